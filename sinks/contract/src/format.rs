@@ -1,0 +1,7 @@
+//! Records as bytes: pure functions, the same for every sink.
+
+mod line;
+mod native;
+
+pub use line::{Style, line};
+pub use native::native;

@@ -1,0 +1,249 @@
+//! The native format, `kubetide.change.v1`: one JSON object per record.
+//!
+//! Written by hand around the object's own bytes: the object is never parsed into a tree and written back, so
+//! key order, number spelling and escapes stay as the API server sent them.
+
+use jiff::Timestamp;
+
+use crate::{Body, Change, Control, Record, What};
+
+/// Appends the record to `out` as one JSON object, without a line end.
+pub fn native(record: &Record, out: &mut Vec<u8>) {
+    let mut json = Json { out };
+    json.open();
+    json.text("schema", "kubetide.change.v1");
+    json.text("id", &record.id.to_string());
+    json.object("log", |log| {
+        log.text("id", &record.log_id);
+        log.number("seq", record.seq);
+    });
+    match &record.body {
+        Body::Change(change) => write_change(&mut json, record, change),
+        Body::Control(control) => write_control(&mut json, record, control),
+    }
+    json.close();
+}
+
+fn write_change(json: &mut Json<'_>, record: &Record, change: &Change) {
+    let stream = &record.stream;
+    json.text("op", change.op.as_str());
+    json.text("origin", change.origin.as_str());
+    write_cluster(json, record);
+    json.text("stream", &stream.to_string());
+    json.text("group", &stream.group);
+    json.text("version", &stream.version);
+    json.text("resource", &stream.resource);
+    json.text("kind", &stream.kind);
+    json.text("namespace", &change.namespace);
+    json.text("name", &change.name);
+    json.text("uid", &change.uid);
+    json.text("resource_version", &change.resource_version);
+    json.optional("previous_resource_version", change.previous_resource_version.as_deref());
+    match change.generation {
+        Some(generation) => json.number("generation", generation),
+        None => json.raw("generation", b"null"),
+    }
+    json.text("observed_at", &utc(record.observed_at));
+    if let Some(snapshot) = change.snapshot {
+        json.object("snapshot", |json| json.text("id", &snapshot.to_string()));
+    }
+    if let Some(problem) = &change.problem {
+        json.text("problem", problem);
+    }
+    json.raw("object", change.object.as_deref().unwrap_or(b"null"));
+}
+
+fn write_control(json: &mut Json<'_>, record: &Record, control: &Control) {
+    let stream = &record.stream;
+    json.text("op", control.what.as_str());
+    write_cluster(json, record);
+    json.text("stream", &stream.to_string());
+    json.text("group", &stream.group);
+    json.text("resource", &stream.resource);
+    json.text("observed_at", &utc(record.observed_at));
+    json.text("scope", control.scope.as_str());
+    match &control.what {
+        What::SnapshotStarted => {}
+        What::SnapshotFinished { snapshot, position } => {
+            json.text("resource_version", position);
+            json.object("counts", |json| json.number("snapshot", snapshot));
+        }
+        What::Gap { reason, from } => {
+            json.text("reason", reason.as_str());
+            json.object("from", |json| {
+                json.optional("resource_version", from.resource_version.as_deref());
+                json.optional("at", from.at.map(utc).as_deref());
+                json.number("seq", from.seq);
+            });
+        }
+        What::ResyncFinished { counts, position } => {
+            json.text("resource_version", position);
+            json.object("counts", |json| {
+                json.number("create", counts.create);
+                json.number("update", counts.update);
+                json.number("delete", counts.delete);
+                json.number("unchanged", counts.unchanged);
+            });
+        }
+    }
+}
+
+fn write_cluster(json: &mut Json<'_>, record: &Record) {
+    let cluster = &record.stream.cluster;
+    json.object("cluster", |json| {
+        json.text("name", &cluster.name);
+        json.text("uid", &cluster.uid);
+    });
+}
+
+/// Writes the members of JSON objects, commas included.
+struct Json<'a> {
+    out: &'a mut Vec<u8>,
+}
+
+impl Json<'_> {
+    fn open(&mut self) {
+        self.out.push(b'{');
+    }
+
+    fn close(&mut self) {
+        self.out.push(b'}');
+    }
+
+    fn name(&mut self, name: &str) {
+        if self.out.last() != Some(&b'{') {
+            self.out.push(b',');
+        }
+        self.quoted(name);
+        self.out.push(b':');
+    }
+
+    fn text(&mut self, name: &str, value: &str) {
+        self.name(name);
+        self.quoted(value);
+    }
+
+    fn optional(&mut self, name: &str, value: Option<&str>) {
+        match value {
+            Some(value) => self.text(name, value),
+            None => self.raw(name, b"null"),
+        }
+    }
+
+    fn number(&mut self, name: &str, value: impl std::fmt::Display) {
+        self.raw(name, value.to_string().as_bytes());
+    }
+
+    fn raw(&mut self, name: &str, value: &[u8]) {
+        self.name(name);
+        self.out.extend_from_slice(value);
+    }
+
+    fn object(&mut self, name: &str, members: impl FnOnce(&mut Self)) {
+        self.name(name);
+        self.open();
+        members(self);
+        self.close();
+    }
+
+    fn quoted(&mut self, text: &str) {
+        // A string into memory: neither serializing nor writing can fail.
+        let _ = serde_json::to_writer(&mut *self.out, text);
+    }
+}
+
+/// RFC 3339 in UTC, always with six decimals.
+fn utc(at: Timestamp) -> String {
+    format!("{at:.6}")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{Cluster, Counts, From, Id, Op, Origin, Reason, Scope, Stream};
+
+    fn record(body: Body) -> Record {
+        let cluster = Cluster { name: "prod \"eu\"".into(), uid: "c-1".into() };
+        let stream = Stream {
+            cluster,
+            group: String::new(),
+            version: "v1".into(),
+            resource: "configmaps".into(),
+            kind: "ConfigMap".into(),
+            namespace: Some("a".into()),
+        };
+        Record {
+            id: Id([0xab; 16]),
+            log_id: "01JC".into(),
+            seq: 1042,
+            stream: Arc::new(stream),
+            observed_at: "2026-11-16T04:00:00.123Z".parse().unwrap(),
+            body,
+        }
+    }
+
+    fn change(name: &str, object: &str) -> Body {
+        Body::Change(Change {
+            op: Op::Update,
+            origin: Origin::Watch,
+            namespace: "a".into(),
+            name: name.into(),
+            uid: "u".into(),
+            resource_version: "7".into(),
+            previous_resource_version: Some("5".into()),
+            generation: None,
+            snapshot: None,
+            object: Some(Bytes::copy_from_slice(object.as_bytes())),
+            problem: None,
+        })
+    }
+
+    fn rendered(body: Body) -> String {
+        let mut out = Vec::new();
+        native(&record(body), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_objects_bytes_are_kept_as_they_came() {
+        let object = r#"{"b":1.50,"a":"\u00e9\/","z":{ }}"#;
+        let text = rendered(change("web", object));
+        assert!(text.ends_with(&format!(r#""object":{object}}}"#)), "{text}");
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["stream"], "core/configmaps@a");
+        assert_eq!(value["observed_at"], "2026-11-16T04:00:00.123000Z");
+        assert_eq!(value["log"]["seq"], 1042);
+        assert_eq!(value["generation"], Value::Null);
+        assert_eq!(value["id"], "ab".repeat(16));
+    }
+
+    #[test]
+    fn control_records_say_where_history_broke_and_what_was_found() {
+        let from = From { resource_version: Some("9".into()), at: None, seq: 3 };
+        let gap = Control { what: What::Gap { reason: Reason::Expired, from }, scope: Scope::Stream };
+        let value: Value = serde_json::from_str(&rendered(Body::Control(gap))).unwrap();
+        assert_eq!((&value["op"], &value["reason"]), (&"gap".into(), &"expired".into()));
+        assert_eq!(value["from"], serde_json::json!({"resource_version": "9", "at": null, "seq": 3}));
+
+        let counts = Counts { create: 1, update: 2, delete: 3, unchanged: 4 };
+        let what = What::ResyncFinished { counts, position: "12".into() };
+        let done = Control { what, scope: Scope::Stream };
+        let value: Value = serde_json::from_str(&rendered(Body::Control(done))).unwrap();
+        assert_eq!(value["counts"], serde_json::json!({"create": 1, "update": 2, "delete": 3, "unchanged": 4}));
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_survives_as_json(name in ".*") {
+            let value: Value = serde_json::from_str(&rendered(change(&name, "{}"))).unwrap();
+            prop_assert_eq!(value["name"].as_str().unwrap(), name);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `type: stdout`: NDJSON into a pipe or a file, coloured one-liners on a terminal.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use async_trait::async_trait;
+use kubetide_sink::{
+    Batch, Sink, SinkError,
+    format::{self, Style},
+};
+
+use crate::lines;
+
+/// Standard output.
+#[derive(Clone, Copy, Debug)]
+pub struct StdoutSink {
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Ndjson,
+    OneLiners(Style),
+}
+
+impl StdoutSink {
+    /// Chooses the form by what standard output is; NO_COLOR is respected.
+    pub fn new() -> Self {
+        let form = if !io::stdout().is_terminal() {
+            Form::Ndjson
+        } else if anstream::AutoStream::choice(&io::stdout()) == anstream::ColorChoice::Never {
+            Form::OneLiners(Style::Plain)
+        } else {
+            Form::OneLiners(Style::Coloured)
+        };
+        Self { form }
+    }
+}
+
+impl Default for StdoutSink {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[async_trait]
+impl Sink for StdoutSink {
+    async fn deliver(&mut self, batch: &Batch) -> Result<(), SinkError> {
+        let out = match self.form {
+            Form::Ndjson => lines(batch),
+            Form::OneLiners(style) => {
+                let mut text = String::new();
+                for record in &batch.records {
+                    text.push_str(&format::line(record, style));
+                    text.push('\n');
+                }
+                text.into_bytes()
+            }
+        };
+        let written = tokio::task::spawn_blocking(move || {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(&out).and_then(|()| stdout.flush())
+        })
+        .await;
+        match written {
+            Ok(Ok(())) => Ok(()),
+            // Nobody will ever read it again: `kubetide run | head`.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Err(SinkError::Fatal("standard output was closed by its reader".into()))
+            }
+            Ok(Err(error)) => Err(SinkError::retry(format!("write standard output: {error}"))),
+            Err(panic) => Err(SinkError::Fatal(format!("write standard output: {panic}"))),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Holds an observation against what is known and says what happened.
+//!
+//! The op comes from this comparison alone, never from a watch event's type: that is why a resume, a repeated event
+//! and a relist all give the same records.
+
+use kubetide_sink::{Change, Id, Op, Origin, Stream};
+
+use super::{
+    ObjectKey, Observed, Row,
+    id::{self, Of},
+};
+
+/// How an object came into view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// A watch event.
+    Watch,
+    /// The first LIST of the stream, with the snapshot's id.
+    Snapshot(Id),
+    /// A LIST after a break.
+    Resync,
+}
+
+impl View {
+    const fn origin(self) -> Origin {
+        match self {
+            Self::Watch => Origin::Watch,
+            Self::Snapshot(_) | Self::Resync => Origin::List,
+        }
+    }
+}
+
+/// A change that is not in the log yet: all but its place there.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The record's id.
+    pub id: Id,
+    /// The change.
+    pub change: Change,
+}
+
+/// What an observation of a living object means: nothing, a change, or (another uid under the name) two.
+pub fn present(stream: &Stream, lineage: u64, row: Option<&Row>, observed: Observed, view: View) -> Vec<Draft> {
+    let mut drafts = Vec::new();
+    let mut previous = None;
+    let op = match (row, view) {
+        (Some(row), View::Watch) if observed.version.is_covered_by(&row.seen) => return drafts,
+        (Some(row), _) if row.uid == observed.uid && row.seen == observed.version => return drafts,
+        (Some(row), _) if row.uid == observed.uid => {
+            previous = Some(row.logged.to_string());
+            Op::Update
+        }
+        (Some(row), _) => {
+            drafts.push(gone(stream, lineage, row, observed.key.clone(), None, view.origin()));
+            Op::Create
+        }
+        (None, View::Snapshot(_)) => Op::Snapshot,
+        (None, View::Watch | View::Resync) => Op::Create,
+    };
+    let snapshot = match (op, view) {
+        (Op::Snapshot, View::Snapshot(id)) => Some(id),
+        _ => None,
+    };
+    let (object, problem) = match observed.object {
+        Ok(object) => (Some(object), None),
+        Err(problem) => (None, Some(problem)),
+    };
+    drafts.push(Draft {
+        id: id::of_change(stream, &observed.uid, &observed.version, Of::State, lineage),
+        change: Change {
+            op,
+            origin: view.origin(),
+            namespace: observed.key.namespace,
+            name: observed.key.name,
+            uid: observed.uid,
+            resource_version: observed.version.to_string(),
+            previous_resource_version: previous,
+            generation: observed.generation,
+            snapshot,
+            object,
+            problem,
+        },
+    });
+    drafts
+}
+
+/// What a DELETED event means: nothing for an object that is not known, or is known in a newer state.
+pub fn deleted(stream: &Stream, lineage: u64, row: Option<&Row>, observed: &Observed) -> Option<Draft> {
+    let row = row?;
+    if row.uid != observed.uid || (observed.version != row.seen && observed.version.is_covered_by(&row.seen)) {
+        return None;
+    }
+    Some(gone(stream, lineage, row, observed.key.clone(), Some(observed.version.to_string()), Origin::Watch))
+}
+
+/// What it means that a complete LIST does not have an object that is known.
+pub fn vanished(stream: &Stream, lineage: u64, row: &Row, key: ObjectKey) -> Draft {
+    gone(stream, lineage, row, key, None, Origin::List)
+}
+
+/// The end of the object in `row`, with its last known state. `version` is the delete's own, where it was seen.
+fn gone(stream: &Stream, lineage: u64, row: &Row, key: ObjectKey, version: Option<String>, origin: Origin) -> Draft {
+    Draft {
+        id: id::of_change(stream, &row.uid, &row.logged, Of::Delete, lineage),
+        change: Change {
+            op: Op::Delete,
+            origin,
+            namespace: key.namespace,
+            name: key.name,
+            uid: row.uid.clone(),
+            resource_version: version.unwrap_or_else(|| row.logged.to_string()),
+            previous_resource_version: Some(row.logged.to_string()),
+            generation: row.generation,
+            snapshot: None,
+            object: row.object.clone(),
+            problem: None,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+    use bytes::Bytes;
+    use kubetide_sink::Cluster;
+
+    use super::*;
+    use crate::change::ResourceVersion;
+
+    fn stream() -> Stream {
+        Stream {
+            cluster: Cluster { name: "c".into(), uid: "c-1".into() },
+            group: String::new(),
+            version: "v1".into(),
+            resource: "pods".into(),
+            kind: "Pod".into(),
+            namespace: None,
+        }
+    }
+
+    fn observed(uid: &str, version: &str) -> Observed {
+        Observed {
+            key: ObjectKey { namespace: "n".into(), name: "a".into() },
+            uid: uid.into(),
+            version: ResourceVersion::new(version),
+            generation: None,
+            object: Ok(Bytes::from(format!("{uid}@{version}"))),
+        }
+    }
+
+    fn row(uid: &str, version: &str) -> Row {
+        Row {
+            uid: uid.into(),
+            seen: ResourceVersion::new(version),
+            logged: ResourceVersion::new(version),
+            id: Id([0; 16]),
+            seq: 1,
+            generation: None,
+            object: Some(Bytes::from(format!("{uid}@{version}"))),
+        }
+    }
+
+    fn ops(row: Option<&Row>, observed: Observed, view: View) -> Vec<(Op, Origin)> {
+        let drafts = present(&stream(), 0, row, observed, view);
+        drafts.into_iter().map(|draft| (draft.change.op, draft.change.origin)).collect()
+    }
+
+    #[test]
+    fn the_op_follows_from_what_is_known_not_from_the_event() {
+        let snapshot = View::Snapshot(Id([1; 16]));
+        let known = row("u", "10");
+        assert_eq!(ops(None, observed("u", "10"), View::Watch), [(Op::Create, Origin::Watch)]);
+        assert_eq!(ops(None, observed("u", "10"), View::Resync), [(Op::Create, Origin::List)]);
+        assert_eq!(ops(None, observed("u", "10"), snapshot), [(Op::Snapshot, Origin::List)]);
+        assert_eq!(ops(Some(&known), observed("u", "11"), View::Watch), [(Op::Update, Origin::Watch)]);
+        assert_eq!(ops(Some(&known), observed("u", "11"), View::Resync), [(Op::Update, Origin::List)]);
+        for same_or_older in ["10", "9"] {
+            assert_eq!(ops(Some(&known), observed("u", same_or_older), View::Watch), []);
+        }
+        assert_eq!(ops(Some(&known), observed("u", "10"), View::Resync), []);
+        assert_eq!(ops(Some(&known), observed("u", "10"), snapshot), []);
+    }
+
+    #[test]
+    fn another_uid_under_the_same_name_is_a_delete_and_then_a_create() {
+        let known = row("old", "10");
+        let drafts = present(&stream(), 0, Some(&known), observed("new", "12"), View::Resync);
+        let [delete, create] = drafts.as_slice() else { panic!("{drafts:?}") };
+        assert_eq!((delete.change.op, delete.change.uid.as_str()), (Op::Delete, "old"));
+        assert_eq!(delete.change.object.as_deref(), Some(b"old@10".as_slice()));
+        assert_eq!((create.change.op, create.change.uid.as_str()), (Op::Create, "new"));
+        assert_eq!(create.change.previous_resource_version, None);
+    }
+
+    #[test]
+    fn a_seen_and_an_inferred_delete_have_the_same_id_and_the_last_state() {
+        let known = row("u", "10");
+        let seen = deleted(&stream(), 0, Some(&known), &observed("u", "15")).unwrap();
+        let inferred = vanished(&stream(), 0, &known, observed("u", "10").key);
+        assert_eq!(seen.id, inferred.id);
+        assert_eq!(seen.change.object, inferred.change.object);
+        assert_eq!(seen.change.resource_version, "15");
+        assert_eq!(inferred.change.resource_version, "10");
+        assert_eq!((seen.change.origin, inferred.change.origin), (Origin::Watch, Origin::List));
+    }
+
+    #[test]
+    fn a_delete_of_something_unknown_or_already_replaced_is_nothing() {
+        assert!(deleted(&stream(), 0, None, &observed("u", "15")).is_none());
+        assert!(deleted(&stream(), 0, Some(&row("new", "20")), &observed("old", "15")).is_none());
+        assert!(deleted(&stream(), 0, Some(&row("u", "20")), &observed("u", "15")).is_none());
+    }
+}

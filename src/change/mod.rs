@@ -1,0 +1,58 @@
+//! Stage 2: raw bytes to changes. Pure: no clock, no I/O.
+//!
+//! [`scan`] finds an object's identity and cuts out what is not wanted, [`compare`] holds it against what is known
+//! and says what happened, [`id`] names the result.
+
+pub mod compare;
+pub mod id;
+pub mod scan;
+mod version;
+
+use bytes::Bytes;
+use kubetide_sink::Id;
+use serde::{Deserialize, Serialize};
+
+pub use version::ResourceVersion;
+
+/// An object's place within its stream.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// Empty for cluster-scoped objects.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+/// One object as a LIST or a WATCH showed it, cleaned.
+#[derive(Clone)]
+pub struct Observed {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// `metadata.uid`, or `namespace/name` for an object without one.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub version: ResourceVersion,
+    /// `metadata.generation`.
+    pub generation: Option<i64>,
+    /// The cleaned bytes, or why there are none.
+    pub object: Result<Bytes, String>,
+}
+
+/// What is known of one object: the row of the store, and what the next observation is compared with.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The uid of the object that is known under this name.
+    pub uid: String,
+    /// The newest version that was observed.
+    pub seen: ResourceVersion,
+    /// The version of the state that was logged last.
+    pub logged: ResourceVersion,
+    /// The id of that state.
+    pub id: Id,
+    /// Where in the log it is.
+    pub seq: u64,
+    /// `metadata.generation` of that state.
+    pub generation: Option<i64>,
+    /// The cleaned object of that state.
+    pub object: Option<Bytes>,
+}

@@ -1,0 +1,318 @@
+//! The one writer of the log: takes what the streams have queued, makes one frame of it, syncs it, applies it.
+//!
+//! Group commit without a timer: while one frame is being synced the next group forms in the queue. The order is fixed:
+//! frame synced, store batch, visible to sinks.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, RwLock},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use kubetide_sink::{Body, Control, Counts, From as GapFrom, Op, Reason, Record, Scope, Stream, What};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+
+use super::{
+    Phase, Purpose, StreamState, WriteError,
+    frame::Frame,
+    segment::Writer,
+    store::{Listed, Store, row_change, row_key},
+};
+use crate::change::{
+    ObjectKey, Observed, ResourceVersion, Row,
+    compare::{self, Draft, View},
+    id,
+};
+
+/// A group is closed at this size: large enough to pay for its sync, small enough to hold in memory.
+const GROUP_BYTES: usize = 1024 * 1024;
+/// Positions that moved by bookmarks alone are written this seldom: losing one costs nothing but a replayed event.
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What a stream tells the log.
+pub enum Entry {
+    /// A LIST is needed: the stream's first, or one to mend a break. Logged once, before the LIST begins.
+    ListNeeded(Option<Reason>),
+    /// A LIST begins, from its first page. Each attempt has a generation of its own.
+    ListStarted(u64),
+    /// The LIST shows an object.
+    Listed(Observed),
+    /// The LIST is complete and does not have this object.
+    Vanished(ObjectKey),
+    /// The LIST is complete, and so is the comparison: the stream continues from here.
+    ListFinished(ResourceVersion),
+    /// The watch shows an object as added or modified.
+    Present(Observed),
+    /// The watch shows an object as deleted.
+    Deleted(Observed),
+    /// The watch says that there is nothing else up to here.
+    Bookmark(ResourceVersion),
+}
+
+/// An entry on its way to the log.
+pub(super) struct Submission {
+    pub(super) stream: Arc<Stream>,
+    pub(super) at: Timestamp,
+    pub(super) entry: Entry,
+    pub(super) weight: usize,
+    /// The entry's share of the readers' byte budget: given back when the entry is in the log.
+    pub(super) _permit: OwnedSemaphorePermit,
+}
+
+pub(super) enum Message {
+    Submission(Box<Submission>),
+    /// Answered when everything before it is durable.
+    Barrier(oneshot::Sender<()>),
+}
+
+pub(super) struct Committer {
+    pub(super) log_id: Arc<str>,
+    pub(super) writer: Writer,
+    pub(super) store: Store,
+    pub(super) segments: Arc<RwLock<Vec<u64>>>,
+    pub(super) head: watch::Sender<u64>,
+    pub(super) streams: HashMap<Arc<Stream>, Following>,
+}
+
+/// A stream as the committer sees it.
+#[derive(Default)]
+pub(super) struct Following {
+    pub(super) state: StreamState,
+    /// The LIST under way.
+    generation: u64,
+    /// Objects that the LIST under way has shown.
+    shown: u64,
+    /// The state has moved and is not in a frame yet.
+    moved: bool,
+}
+
+impl Following {
+    pub(super) fn at(state: StreamState) -> Self {
+        Self { state, ..Self::default() }
+    }
+}
+
+/// A frame in the making.
+struct Group {
+    frame: Frame,
+    listed: Vec<Listed>,
+    /// Rows as this group leaves them: later entries of the group must see earlier ones.
+    rows: HashMap<Vec<u8>, Option<Row>>,
+}
+
+impl Committer {
+    /// Runs until the queue is closed. An error means that the log can no longer be trusted to grow: the process must end.
+    pub(super) fn run(mut self, mut queue: mpsc::Receiver<Message>) -> Result<(), WriteError> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(WriteError::Append)?;
+        let mut bookmarks_due = Instant::now() + BOOKMARK_INTERVAL;
+        loop {
+            let received = runtime.block_on(async { tokio::time::timeout(BOOKMARK_INTERVAL, queue.recv()).await });
+            let mut next = match received {
+                Ok(Some(message)) => Some(message),
+                Ok(None) => break,
+                Err(_) => None,
+            };
+            let mut group = self.new_group();
+            let mut barriers = Vec::new();
+            let mut bytes = 0;
+            // Permits live until the group is in the log, so that the budget counts what is in memory.
+            let mut permits = Vec::new();
+            while let Some(message) = next {
+                match message {
+                    Message::Barrier(answer) => barriers.push(answer),
+                    Message::Submission(submission) => {
+                        let Submission { stream, at, entry, weight, _permit: permit } = *submission;
+                        bytes += weight;
+                        permits.push(permit);
+                        self.enter(&mut group, stream, at, entry)?;
+                    }
+                }
+                next = if bytes < GROUP_BYTES { queue.try_recv().ok() } else { None };
+            }
+            let due = Instant::now() >= bookmarks_due;
+            if due || !barriers.is_empty() || !group.frame.records.is_empty() {
+                bookmarks_due = Instant::now() + BOOKMARK_INTERVAL;
+                self.add_states(&mut group);
+            }
+            self.commit(&group)?;
+            for barrier in barriers {
+                // Whoever asked may have gone away meanwhile.
+                let _ = barrier.send(());
+            }
+        }
+        let mut last = self.new_group();
+        self.add_states(&mut last);
+        self.commit(&last)?;
+        self.store.sync().map_err(WriteError::Store)
+    }
+
+    fn new_group(&self) -> Group {
+        let frame = Frame { first_seq: self.writer.place().next_seq, ..Frame::default() };
+        Group { frame, listed: Vec::new(), rows: HashMap::new() }
+    }
+
+    /// One entry: what it means for its stream's state, and which records that gives.
+    fn enter(&mut self, group: &mut Group, stream: Arc<Stream>, at: Timestamp, entry: Entry) -> Result<(), WriteError> {
+        let following = self.streams.entry(stream.clone()).or_default();
+        following.moved = true;
+        let lineage = following.state.lineage;
+        match entry {
+            Entry::ListNeeded(reason) => {
+                let seq = group.frame.first_seq + group.frame.records.len() as u64;
+                let (what, purpose) = match reason {
+                    // The snapshot is named after the record that announces it.
+                    None => (What::SnapshotStarted, Purpose::Snapshot(id::of_control(&self.log_id, seq))),
+                    Some(reason) => {
+                        let (resource_version, position_at) = match &following.state.phase {
+                            Phase::Watching { position, at } => (Some(position.to_string()), Some(*at)),
+                            Phase::New | Phase::Listing { .. } => (None, None),
+                        };
+                        let from = GapFrom { resource_version, at: position_at, seq: seq - 1 };
+                        (What::Gap { reason, from }, Purpose::Resync(reason))
+                    }
+                };
+                following.state.phase = Phase::Listing { purpose, counts: Counts::default() };
+                self.push_control(group, stream, at, what);
+            }
+            Entry::ListStarted(generation) => {
+                following.generation = generation;
+                following.shown = 0;
+                if let Phase::Listing { counts, .. } = &mut following.state.phase {
+                    counts.unchanged = 0;
+                }
+            }
+            Entry::Listed(observed) => {
+                following.shown += 1;
+                group.listed.push(Listed::new(&stream, following.generation, &observed.key));
+                let view = match &following.state.phase {
+                    Phase::Listing { purpose, .. } => View::from(*purpose),
+                    Phase::New | Phase::Watching { .. } => View::Resync,
+                };
+                let row = self.row(group, &stream, &observed.key)?;
+                let drafts = compare::present(&stream, lineage, row.as_ref(), observed, view);
+                self.count(&stream, &drafts);
+                self.push_changes(group, &stream, at, drafts);
+            }
+            Entry::Vanished(key) => {
+                if let Some(row) = self.row(group, &stream, &key)? {
+                    let drafts = vec![compare::vanished(&stream, lineage, &row, key)];
+                    self.count(&stream, &drafts);
+                    self.push_changes(group, &stream, at, drafts);
+                }
+            }
+            Entry::ListFinished(position) => {
+                let what = match &following.state.phase {
+                    Phase::Listing { purpose: Purpose::Resync(_), counts } => {
+                        Some(What::ResyncFinished { counts: *counts, position: position.to_string() })
+                    }
+                    Phase::Listing { purpose: Purpose::Snapshot(_), .. } => {
+                        Some(What::SnapshotFinished { snapshot: following.shown, position: position.to_string() })
+                    }
+                    Phase::New | Phase::Watching { .. } => None,
+                };
+                following.state.phase = Phase::Watching { position, at };
+                if let Some(what) = what {
+                    self.push_control(group, stream, at, what);
+                }
+            }
+            Entry::Present(observed) => {
+                following.state.phase = Phase::Watching { position: observed.version.clone(), at };
+                let row = self.row(group, &stream, &observed.key)?;
+                let drafts = compare::present(&stream, lineage, row.as_ref(), observed, View::Watch);
+                self.push_changes(group, &stream, at, drafts);
+            }
+            Entry::Deleted(observed) => {
+                following.state.phase = Phase::Watching { position: observed.version.clone(), at };
+                let row = self.row(group, &stream, &observed.key)?;
+                let draft = compare::deleted(&stream, lineage, row.as_ref(), &observed);
+                self.push_changes(group, &stream, at, draft.into_iter().collect());
+            }
+            Entry::Bookmark(position) => following.state.phase = Phase::Watching { position, at },
+        }
+        Ok(())
+    }
+
+    fn row(&self, group: &Group, stream: &Stream, key: &ObjectKey) -> Result<Option<Row>, WriteError> {
+        match group.rows.get(&row_key(stream, key)) {
+            Some(row) => Ok(row.clone()),
+            None => self.store.row(stream, key).map_err(WriteError::Store),
+        }
+    }
+
+    /// Counts what a LIST found.
+    fn count(&mut self, stream: &Arc<Stream>, drafts: &[Draft]) {
+        let Some(Following { state: StreamState { phase: Phase::Listing { counts, .. }, .. }, .. }) =
+            self.streams.get_mut(stream)
+        else {
+            return;
+        };
+        if drafts.is_empty() {
+            counts.unchanged += 1;
+        }
+        for draft in drafts {
+            match draft.change.op {
+                Op::Snapshot | Op::Create => counts.create += 1,
+                Op::Update => counts.update += 1,
+                Op::Delete => counts.delete += 1,
+            }
+        }
+    }
+
+    fn push_changes(&self, group: &mut Group, stream: &Arc<Stream>, at: Timestamp, drafts: Vec<Draft>) {
+        for Draft { id, change } in drafts {
+            let seq = group.frame.first_seq + group.frame.records.len() as u64;
+            let (log_id, stream) = (self.log_id.clone(), stream.clone());
+            let record = Record { id, log_id, seq, stream, observed_at: at, body: Body::Change(change) };
+            group.rows.extend(row_change(&record));
+            group.frame.records.push(record);
+        }
+    }
+
+    fn push_control(&self, group: &mut Group, stream: Arc<Stream>, at: Timestamp, what: What) {
+        let seq = group.frame.first_seq + group.frame.records.len() as u64;
+        let body = Body::Control(Control { what, scope: Scope::Stream });
+        let id = id::of_control(&self.log_id, seq);
+        group.frame.records.push(Record { id, log_id: self.log_id.clone(), seq, stream, observed_at: at, body });
+    }
+
+    /// The positions that have moved go into the frame with the records that moved them.
+    fn add_states(&mut self, group: &mut Group) {
+        for (stream, following) in &mut self.streams {
+            if std::mem::take(&mut following.moved) {
+                group.frame.states.push((stream.clone(), following.state.clone()));
+            }
+        }
+    }
+
+    /// Frame synced, then store, then visible.
+    fn commit(&mut self, group: &Group) -> Result<(), WriteError> {
+        if group.frame.records.is_empty() && group.frame.states.is_empty() {
+            // Objects that a LIST showed unchanged: nothing for the log, but the comparison at its end needs to know.
+            if !group.listed.is_empty() {
+                self.store.apply(&group.frame, &group.listed, self.writer.place()).map_err(WriteError::Store)?;
+            }
+            return Ok(());
+        }
+        if self.writer.is_full() {
+            self.open_segment()?;
+        }
+        let place = self.writer.append(&group.frame).map_err(WriteError::Append)?;
+        self.store.apply(&group.frame, &group.listed, place).map_err(WriteError::Store)?;
+        self.head.send_replace(place.next_seq - 1);
+        Ok(())
+    }
+
+    /// A segment opens with the states of all streams.
+    fn open_segment(&mut self) -> Result<(), WriteError> {
+        let first_seq = self.writer.roll().map_err(WriteError::Append)?;
+        let states = self.streams.iter().map(|(stream, following)| (stream.clone(), following.state.clone())).collect();
+        let frame = Frame { first_seq, records: Vec::new(), states };
+        let place = self.writer.append(&frame).map_err(WriteError::Append)?;
+        self.store.apply(&frame, &[], place).map_err(WriteError::Store)?;
+        // Readers look for the next segment only when there is something in it to read.
+        self.segments.write().unwrap_or_else(std::sync::PoisonError::into_inner).push(first_seq);
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! The data directory: one process at a time, one format, one log id.
+//!
+//! Everything that can be wrong with it is found before anything in it is changed.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::OpenError;
+
+/// The layout that this version reads and writes.
+const FORMAT: u32 = 1;
+
+/// An open data directory. Holds the lock until it is dropped.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    log_id: String,
+    // Held, never read: the kernel lets go of the lock when the process ends in whatever way.
+    _lock: File,
+}
+
+impl Directory {
+    /// Opens the directory, or makes it.
+    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+        let failed = |operation: &'static str| {
+            let path = path.to_path_buf();
+            move |source: io::Error| OpenError::Directory { operation, path, source }
+        };
+        fs::create_dir_all(path).map_err(failed("make"))?;
+        let lock = File::options().create(true).truncate(false).write(true).open(path.join("lock"));
+        let lock = lock.map_err(failed("write to"))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Locked { path: path.into() }),
+            Err(error) => return Err(failed("lock")(error.into())),
+        }
+        match read_format(path).map_err(failed("read FORMAT in"))? {
+            None => {
+                for sub in ["log", "cursors"] {
+                    fs::create_dir_all(path.join(sub)).map_err(failed("write to"))?;
+                }
+                write_whole(&path.join("log/ID"), ulid::Ulid::generate().to_string().as_bytes())
+                    .map_err(failed("write to"))?;
+                // Last: a directory without it is one that was never finished, and is made again.
+                write_whole(&path.join("FORMAT"), FORMAT.to_string().as_bytes()).map_err(failed("write to"))?;
+            }
+            Some(found) if found.trim() == FORMAT.to_string() => {}
+            Some(found) => {
+                return Err(OpenError::Format { path: path.into(), found: found.trim().into(), known: FORMAT });
+            }
+        }
+        let log_id = fs::read_to_string(path.join("log/ID")).map_err(failed("read log/ID in"))?;
+        if ulid::Ulid::from_string(&log_id).is_err() {
+            return Err(OpenError::Damaged { file: path.join("log/ID"), offset: 0, problem: "not a log id".into() });
+        }
+        Ok(Self { path: path.into(), log_id, _lock: lock })
+    }
+
+    pub(super) fn log_id(&self) -> &str {
+        &self.log_id
+    }
+
+    pub(super) fn segments(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    pub(super) fn store(&self) -> PathBuf {
+        self.path.join("store")
+    }
+
+    pub(super) fn cursors(&self) -> PathBuf {
+        self.path.join("cursors")
+    }
+}
+
+fn read_format(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path.join("FORMAT")) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a small file so that after a crash it is there whole or not at all.
+fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
+    let next = path.with_extension("next");
+    let mut file = File::create(&next)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&next, path)?;
+    sync_directory(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}

@@ -1,0 +1,314 @@
+//! Stage 3: the durable change log, and the only source of truth.
+//!
+//! ```text
+//!  entries ─▶ commit: one frame ─▶ segment file, synced ─▶ store (rows, states) ─▶ head ─▶ readers
+//! ```
+//!
+//! A frame holds records and the stream states they lead to, so that a position never moves without its records. The
+//! store can always be rebuilt from the log and is never ahead of it.
+
+mod commit;
+mod cursor;
+mod directory;
+mod frame;
+mod reader;
+mod segment;
+mod state;
+mod store;
+
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, RwLock},
+    thread::JoinHandle,
+};
+
+use jiff::Timestamp;
+use kubetide_sink::Stream;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+pub use commit::Entry;
+pub use cursor::{Cursor, CursorFile};
+pub use reader::LogReader;
+pub use state::{Phase, Purpose, StreamState};
+pub use store::StoreError;
+
+use crate::change::{ObjectKey, Observed};
+use commit::{Committer, Following, Message, Submission};
+use directory::Directory;
+use store::Store;
+
+/// What all streams together may hold in memory on the way to the log. When it is spent, they stop reading.
+const BUDGET_BYTES: usize = 32 * 1024 * 1024;
+/// The budget is counted in units of this, because permits are counted in 32 bits.
+const BUDGET_UNIT: usize = 256;
+/// Entries in the queue; the budget bounds their bytes, this bounds their number.
+const QUEUE_ENTRIES: usize = 4096;
+
+/// Why the log cannot be opened or read. Nothing has been changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has the directory.
+    #[error(
+        "data directory {} is in use by another kubetide process; stop it, or give this one another data_dir",
+        path.display()
+    )]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The directory was written by another version.
+    #[error(
+        "data directory {} has format {found}, this kubetide knows format {known}; use the version that wrote it, or another data_dir",
+        path.display()
+    )]
+    Format {
+        /// The directory.
+        path: PathBuf,
+        /// Its format.
+        found: String,
+        /// Ours.
+        known: u32,
+    },
+    /// A file is not what was written. It is left as it is.
+    #[error(
+        "{} is damaged at byte {offset}: {problem}; restore the data directory from a copy, or move it away and start anew with a new snapshot",
+        file.display()
+    )]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The rows are of another cluster.
+    #[error(
+        "data directory {} belongs to the cluster with uid {known}, but this cluster has uid {found}; check cluster.context, or use another data_dir",
+        path.display()
+    )]
+    OtherCluster {
+        /// The directory.
+        path: PathBuf,
+        /// The cluster of the rows.
+        known: String,
+        /// The cluster at hand.
+        found: String,
+    },
+    /// The operating system refused.
+    #[error("cannot {operation} {}: {source}", path.display())]
+    Directory {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What came of it.
+        source: io::Error,
+    },
+    /// fjall refused.
+    #[error("cannot open the store in {}: {source}", path.display())]
+    Store {
+        /// Where.
+        path: PathBuf,
+        /// What came of it.
+        source: fjall::Error,
+    },
+    /// The store opened and then failed.
+    #[error("cannot read the store: {0}")]
+    Rows(#[from] StoreError),
+}
+
+/// Why the log can no longer be written. The process must end; what was acknowledged before is safe.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Appending or syncing failed.
+    #[error("cannot append to the change log: {0}")]
+    Append(#[source] io::Error),
+    /// The store failed.
+    #[error("cannot apply to the store: {0}")]
+    Store(#[source] StoreError),
+    /// The writer is gone: it has failed before, or the log was closed.
+    #[error("the change log is closed")]
+    Closed,
+}
+
+/// The open change log.
+pub struct Changelog {
+    directory: Directory,
+    log_id: Arc<str>,
+    store: Store,
+    segments: Arc<RwLock<Vec<u64>>>,
+    head: watch::Receiver<u64>,
+    appender: Appender,
+    committer: JoinHandle<Result<(), WriteError>>,
+    failed: oneshot::Receiver<()>,
+}
+
+impl Changelog {
+    /// Opens the log in `path` for the cluster with `cluster_uid`, replays what the store has missed, and starts the writer.
+    pub fn open(path: &Path, cluster_uid: &str, streams: &[Arc<Stream>]) -> Result<Self, OpenError> {
+        let directory = Directory::open(path)?;
+        let log_id: Arc<str> = directory.log_id().into();
+        let store = Store::open(&directory.store())?;
+        match store.cluster_uid()? {
+            None => store.set_cluster_uid(cluster_uid)?,
+            Some(known) if known == cluster_uid => {}
+            Some(known) => return Err(OpenError::OtherCluster { path: path.into(), known, found: cluster_uid.into() }),
+        }
+        let cursors = cursor::all_in(&directory.cursors()).map_err(|source| OpenError::Directory {
+            operation: "read",
+            path: directory.cursors(),
+            source,
+        })?;
+        let passed = cursors.iter().map(|(_, cursor)| cursor.acknowledged).max().unwrap_or(0);
+        let oldest_needed = cursors.iter().map(|(_, cursor)| cursor.acknowledged + 1).min().unwrap_or(1);
+        let applied = store.applied()?;
+        let replay = |frame, place| Ok(store.apply(&frame, &[], place)?);
+        let (writer, segments) =
+            segment::recover(&directory.segments(), &log_id, applied, oldest_needed, passed, replay)?;
+
+        let mut following = HashMap::new();
+        for stream in streams {
+            following.insert(stream.clone(), Following::at(store.state(stream)?));
+        }
+        let segments = Arc::new(RwLock::new(segments));
+        let (head_sender, head) = watch::channel(writer.place().next_seq - 1);
+        let (sender, receiver) = mpsc::channel(QUEUE_ENTRIES);
+        let committer = Committer {
+            log_id: log_id.clone(),
+            writer,
+            store: store.clone(),
+            segments: segments.clone(),
+            head: head_sender,
+            streams: following,
+        };
+        let (failing, failed) = oneshot::channel();
+        let committer = std::thread::Builder::new()
+            .name("committer".into())
+            .spawn(move || {
+                let ended = committer.run(receiver);
+                if ended.is_err() {
+                    // The bridge may be gone already; then nobody needs to know.
+                    let _ = failing.send(());
+                }
+                ended
+            })
+            .map_err(|source| OpenError::Directory { operation: "start the writer for", path: path.into(), source })?;
+        let appender =
+            Appender { sender, budget: Arc::new(Semaphore::new(BUDGET_BYTES / BUDGET_UNIT)), store: store.clone() };
+        Ok(Self { directory, log_id, store, segments, head, appender, committer, failed })
+    }
+
+    /// The id of this log.
+    pub fn log_id(&self) -> &str {
+        &self.log_id
+    }
+
+    /// The seq of the last durable record.
+    pub fn head(&self) -> u64 {
+        *self.head.borrow()
+    }
+
+    /// The durable state of a stream.
+    pub fn state(&self, stream: &Stream) -> Result<StreamState, StoreError> {
+        self.store.state(stream)
+    }
+
+    /// The way in, for the sources.
+    pub fn appender(&self) -> Appender {
+        self.appender.clone()
+    }
+
+    /// The cursor of a sink.
+    pub fn cursor(&self, sink: &str) -> Result<CursorFile, OpenError> {
+        CursorFile::open(&self.directory.cursors(), sink, &self.log_id)
+    }
+
+    /// A reader whose first record is `next`.
+    pub fn reader(&self, next: u64) -> LogReader {
+        LogReader {
+            log_id: self.log_id.clone(),
+            directory: self.directory.segments(),
+            segments: self.segments.clone(),
+            head: self.head.clone(),
+            next,
+            open: None,
+        }
+    }
+
+    /// Returns if the writer fails; why is told by [`Changelog::close`].
+    pub async fn failed(&mut self) {
+        if (&mut self.failed).await.is_err() {
+            // The writer ended well, or has been reported already: there is nothing more to wait for.
+            std::future::pending().await
+        }
+    }
+
+    /// Ends the writer after everything that was appended is durable. All other appenders must be gone.
+    pub fn close(self) -> Result<(), WriteError> {
+        drop(self.appender);
+        self.committer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+/// The way into the log.
+#[derive(Clone)]
+pub struct Appender {
+    sender: mpsc::Sender<Message>,
+    budget: Arc<Semaphore>,
+    store: Store,
+}
+
+impl Appender {
+    /// Queues an entry. Waits while the byte budget of all readers is spent, never for a sink.
+    pub async fn append(&self, stream: &Arc<Stream>, entry: Entry) -> Result<(), WriteError> {
+        let weight = entry.weight();
+        let units = weight.div_ceil(BUDGET_UNIT).min(BUDGET_BYTES / BUDGET_UNIT) as u32;
+        let permit = self.budget.clone().acquire_many_owned(units).await.map_err(|_| WriteError::Closed)?;
+        let submission = Submission { stream: stream.clone(), at: Timestamp::now(), entry, weight, _permit: permit };
+        self.sender.send(Message::Submission(Box::new(submission))).await.map_err(|_| WriteError::Closed)
+    }
+
+    /// Waits until everything that was appended before is durable.
+    pub async fn flush(&self) -> Result<(), WriteError> {
+        let (sender, receiver) = oneshot::channel();
+        self.sender.send(Message::Barrier(sender)).await.map_err(|_| WriteError::Closed)?;
+        receiver.await.map_err(|_| WriteError::Closed)
+    }
+
+    /// Appends a delete for every known object that the LIST of `generation` did not show. The LIST must be complete.
+    pub async fn append_vanished(&self, stream: &Arc<Stream>, generation: u64) -> Result<(), WriteError> {
+        self.flush().await?;
+        // A page of keys at a time: memory does not grow with the number of objects.
+        let (page_sender, mut pages) = mpsc::channel::<Result<ObjectKey, StoreError>>(512);
+        let (store, of) = (self.store.clone(), stream.clone());
+        let walk = tokio::task::spawn_blocking(move || {
+            for key in store.vanished(&of, generation) {
+                if page_sender.blocking_send(key).is_err() {
+                    return Ok(());
+                }
+            }
+            store.forget_listed(&of, generation)
+        });
+        while let Some(key) = pages.recv().await {
+            self.append(stream, Entry::Vanished(key.map_err(WriteError::Store)?)).await?;
+        }
+        walk.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())).map_err(WriteError::Store)
+    }
+}
+
+impl Entry {
+    /// About how many bytes this entry holds in memory.
+    fn weight(&self) -> usize {
+        // Names, versions, bookkeeping.
+        const FLAT: usize = 512;
+        match self {
+            Self::Listed(Observed { object: Ok(object), .. })
+            | Self::Present(Observed { object: Ok(object), .. })
+            | Self::Deleted(Observed { object: Ok(object), .. }) => FLAT + object.len(),
+            _ => FLAT,
+        }
+    }
+}

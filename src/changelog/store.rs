@@ -1,0 +1,214 @@
+//! The store: rows, stream states, and the keys of LISTs under way, in fjall.
+//!
+//! It is built from the log and only ever behind it: each batch says up to which place of the log it has been applied,
+//! and opening replays the frames from there. So its batches need not be synced one by one.
+
+use std::path::Path;
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable as _};
+use kubetide_sink::{Body, Op, Record, Stream};
+
+use super::{OpenError, StreamState, frame::Frame, segment::Place};
+use crate::change::{ObjectKey, ResourceVersion, Row};
+
+/// Memory must not grow with the number of objects: blocks are cached up to this and no further.
+const CACHE_BYTES: u64 = 16 * 1024 * 1024;
+/// A memtable is written out at this size: a small store and a large one hold about the same in memory.
+const MEMTABLE_BYTES: u64 = 8 * 1024 * 1024;
+/// Old journals are dropped when their memtables have been written out; this bounds the replay of fjall itself.
+const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
+
+const APPLIED: &str = "applied";
+const CLUSTER: &str = "cluster";
+const STATE: &str = "state/";
+
+/// The open store.
+#[derive(Clone)]
+pub(super) struct Store {
+    database: Database,
+    /// stream ∥ 0 ∥ namespace ∥ 0 ∥ name → [`Row`].
+    rows: Keyspace,
+    /// stream ∥ 0 ∥ generation ∥ namespace ∥ 0 ∥ name → nothing: what the LIST under way has shown.
+    listed: Keyspace,
+    meta: Keyspace,
+}
+
+impl Store {
+    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+        let opened = || -> fjall::Result<Self> {
+            let database = Database::builder(path)
+                .cache_size(CACHE_BYTES)
+                .max_journaling_size(JOURNAL_BYTES)
+                .worker_threads(1)
+                .open()?;
+            let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
+            // Objects apart from keys: the comparison with a LIST walks the keys alone.
+            let rows =
+                database.keyspace("rows", || options().with_kv_separation(Some(KvSeparationOptions::default())))?;
+            let listed = database.keyspace("listed", options)?;
+            let meta = database.keyspace("meta", options)?;
+            listed.clear()?;
+            Ok(Self { database, rows, listed, meta })
+        };
+        opened().map_err(|source| OpenError::Store { path: path.into(), source })
+    }
+
+    /// Up to where the log has been applied; none for an empty store.
+    pub(super) fn applied(&self) -> Result<Option<Place>, StoreError> {
+        self.meta.get(APPLIED)?.map(|value| Ok(postcard::from_bytes(&value)?)).transpose()
+    }
+
+    /// The uid of the cluster that the rows are from.
+    pub(super) fn cluster_uid(&self) -> Result<Option<String>, StoreError> {
+        Ok(self.meta.get(CLUSTER)?.map(|value| String::from_utf8_lossy(&value).into_owned()))
+    }
+
+    pub(super) fn set_cluster_uid(&self, uid: &str) -> Result<(), StoreError> {
+        self.meta.insert(CLUSTER, uid)?;
+        Ok(self.database.persist(PersistMode::SyncAll)?)
+    }
+
+    pub(super) fn state(&self, stream: &Stream) -> Result<StreamState, StoreError> {
+        let value = self.meta.get(format!("{STATE}{stream}"))?;
+        value.map_or(Ok(StreamState::default()), |value| Ok(postcard::from_bytes(&value)?))
+    }
+
+    pub(super) fn row(&self, stream: &Stream, key: &ObjectKey) -> Result<Option<Row>, StoreError> {
+        self.rows.get(row_key(stream, key))?.map(|value| Ok(postcard::from_bytes(&value)?)).transpose()
+    }
+
+    /// Applies a frame that is in the log up to `place`, and notes what the LIST under way has shown.
+    pub(super) fn apply(&self, frame: &Frame, listed: &[Listed], place: Place) -> Result<(), StoreError> {
+        let mut batch = self.database.batch();
+        for record in &frame.records {
+            match row_change(record) {
+                Some((key, Some(row))) => batch.insert(&self.rows, key, postcard::to_stdvec(&row)?),
+                Some((key, None)) => batch.remove(&self.rows, key),
+                None => {}
+            }
+        }
+        for (stream, state) in &frame.states {
+            batch.insert(&self.meta, format!("{STATE}{stream}"), postcard::to_stdvec(state)?);
+        }
+        for listed in listed {
+            batch.insert(&self.listed, listed.0.as_slice(), "");
+        }
+        batch.insert(&self.meta, APPLIED, postcard::to_stdvec(&place)?);
+        Ok(batch.commit()?)
+    }
+
+    /// The known objects of the stream that the LIST of this generation did not show, in key order.
+    pub(super) fn vanished(
+        &self,
+        stream: &Stream,
+        generation: u64,
+    ) -> impl Iterator<Item = Result<ObjectKey, StoreError>> {
+        let row_prefix = stream_prefix(stream);
+        let listed_prefix = listed_prefix(stream, generation);
+        // One view of both, while other streams go on writing.
+        let snapshot = self.database.snapshot();
+        let mut listed = snapshot.prefix(&self.listed, &listed_prefix).map(|entry| entry.key()).peekable();
+        let rows = snapshot.prefix(&self.rows, &row_prefix);
+        let (row_skip, listed_skip) = (row_prefix.len(), listed_prefix.len());
+        rows.filter_map(move |entry| {
+            let key = match entry.key() {
+                Ok(key) => key,
+                Err(error) => return Some(Err(error.into())),
+            };
+            let place = &key[row_skip..];
+            while listed.next_if(|listed| matches!(listed, Ok(key) if &key[listed_skip..] < place)).is_some() {}
+            match listed.peek() {
+                Some(Ok(shown)) if &shown[listed_skip..] == place => None,
+                Some(Err(_)) => listed.next().map(|error| Err(error.map_or_else(Into::into, |_| StoreError::Key))),
+                _ => Some(object_key(place)),
+            }
+        })
+    }
+
+    /// Forgets what the LIST of this generation has shown.
+    pub(super) fn forget_listed(&self, stream: &Stream, generation: u64) -> Result<(), StoreError> {
+        for entry in self.listed.prefix(listed_prefix(stream, generation)) {
+            self.listed.remove(entry.key()?)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything applied so far durable.
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
+        Ok(self.database.persist(PersistMode::SyncAll)?)
+    }
+}
+
+/// What the store cannot do.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// fjall failed.
+    #[error("the store failed")]
+    Fjall(#[from] fjall::Error),
+    /// A value in the store is not what was written there.
+    #[error("a value in the store cannot be read")]
+    Value(#[from] postcard::Error),
+    /// A key in the store is not what was written there.
+    #[error("a key in the store cannot be read")]
+    Key,
+}
+
+/// A key that a LIST has shown.
+pub(super) struct Listed(Vec<u8>);
+
+impl Listed {
+    pub(super) fn new(stream: &Stream, generation: u64, key: &ObjectKey) -> Self {
+        let mut bytes = listed_prefix(stream, generation);
+        push_key(&mut bytes, key);
+        Self(bytes)
+    }
+}
+
+/// What a record does to the row of its object: the same when it is appended and when it is replayed.
+pub(super) fn row_change(record: &Record) -> Option<(Vec<u8>, Option<Row>)> {
+    let Body::Change(change) = &record.body else { return None };
+    let mut key = stream_prefix(&record.stream);
+    push_key(&mut key, &ObjectKey { namespace: change.namespace.clone(), name: change.name.clone() });
+    let version = ResourceVersion::new(&change.resource_version);
+    let row = (change.op != Op::Delete).then(|| Row {
+        uid: change.uid.clone(),
+        seen: version.clone(),
+        logged: version,
+        id: record.id,
+        seq: record.seq,
+        generation: change.generation,
+        object: change.object.clone(),
+    });
+    Some((key, row))
+}
+
+pub(super) fn row_key(stream: &Stream, key: &ObjectKey) -> Vec<u8> {
+    let mut bytes = stream_prefix(stream);
+    push_key(&mut bytes, key);
+    bytes
+}
+
+// Names in Kubernetes never hold a zero byte, so that it can stand between them, below everything else.
+fn stream_prefix(stream: &Stream) -> Vec<u8> {
+    let mut bytes = stream.to_string().into_bytes();
+    bytes.push(0);
+    bytes
+}
+
+fn listed_prefix(stream: &Stream, generation: u64) -> Vec<u8> {
+    let mut bytes = stream_prefix(stream);
+    bytes.extend_from_slice(&generation.to_be_bytes());
+    bytes
+}
+
+fn push_key(bytes: &mut Vec<u8>, key: &ObjectKey) {
+    bytes.extend_from_slice(key.namespace.as_bytes());
+    bytes.push(0);
+    bytes.extend_from_slice(key.name.as_bytes());
+}
+
+fn object_key(place: &[u8]) -> Result<ObjectKey, StoreError> {
+    let text = std::str::from_utf8(place).map_err(|_| StoreError::Key)?;
+    let (namespace, name) = text.split_once('\0').ok_or(StoreError::Key)?;
+    Ok(ObjectKey { namespace: namespace.into(), name: name.into() })
+}

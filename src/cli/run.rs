@@ -1,0 +1,68 @@
+//! `kubetide run`: the pipeline, until SIGTERM or Ctrl-C.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::Failure;
+use crate::{
+    bridge,
+    config::{self, Flags},
+    telemetry,
+};
+
+/// Capture changes and push them to the sinks
+///
+/// Runs until SIGTERM or Ctrl-C, then stops the watches, delivers the batches under way, and exits with 0. The next start
+/// resumes where this one stopped. A second signal exits at once.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  kubetide run --config kubetide.yaml\n\nEvery key can be set by the environment too: KUBETIDE__LIST__PAGE_SIZE=100."
+)]
+pub(super) struct Run {
+    /// The configuration file (YAML; JSON or TOML by its ending)
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Where the change log and the checkpoints are kept, instead of data_dir
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+impl Run {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let config = config::load(&self.config, &Flags { data_dir: self.data_dir })?;
+        telemetry::start(&config.telemetry);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
+        runtime.block_on(async {
+            let stop = CancellationToken::new();
+            let signals = tokio::spawn(stop_on_signal(stop.clone()));
+            let ended = bridge::run(&config, stop).await;
+            signals.abort();
+            Ok(ended?)
+        })
+    }
+}
+
+/// The first signal asks for an orderly end, the second one does not ask.
+async fn stop_on_signal(stop: CancellationToken) {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return;
+    };
+    for first in [true, false] {
+        let code = tokio::select! {
+            _ = terminate.recv() => 128 + SignalKind::terminate().as_raw_value(),
+            _ = interrupt.recv() => 128 + SignalKind::interrupt().as_raw_value(),
+        };
+        if first {
+            stop.cancel();
+        } else {
+            std::process::exit(code);
+        }
+    }
+}

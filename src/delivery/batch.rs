@@ -1,0 +1,239 @@
+//! Cuts the log into batches: by count, by bytes or by age, whichever comes first. No I/O, no clock of its own.
+
+use std::time::Duration;
+
+use kubetide_sink::{Batch, Record};
+use tokio::time::Instant;
+
+/// When a batch is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Records at most.
+    pub max_records: usize,
+    /// Bytes at most, unless a single record has more.
+    pub max_bytes: usize,
+    /// Age of the oldest record at most.
+    pub max_wait: Duration,
+}
+
+/// Why a batch was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// It holds as many records as it may.
+    Count,
+    /// The next record would make it too large.
+    Bytes,
+    /// Its oldest record has waited long enough.
+    Age,
+    /// It is the batch that was under way when the process stopped, exactly as it was.
+    Again,
+    /// The process is about to stop.
+    Stop,
+}
+
+/// A batch in the making.
+#[derive(Debug)]
+pub struct Batcher {
+    limits: Limits,
+    /// The first place in the log that the next batch covers.
+    from: u64,
+    /// The place behind the last one it covers so far.
+    next: u64,
+    records: Vec<Record>,
+    bytes: usize,
+    oldest: Option<Instant>,
+    /// The batch that was under way ends here, whatever the limits say now.
+    again_until: Option<u64>,
+}
+
+impl Batcher {
+    /// Starts behind `acknowledged`, with the batch that was `in_flight` if there was one.
+    pub fn new(limits: Limits, acknowledged: u64, in_flight: Option<(u64, u64)>) -> Self {
+        let from = acknowledged + 1;
+        let again_until = in_flight.map(|(_, to)| to);
+        Self { limits, from, next: from, records: Vec::new(), bytes: 0, oldest: None, again_until }
+    }
+
+    /// The record that comes next, or the cut that must be made before it is taken.
+    pub fn offer(&mut self, record: Record, takes: bool, now: Instant) -> Result<(), (Cut, Record)> {
+        if let Some(cut) = self.full(takes.then(|| record.weight())) {
+            return Err((cut, record));
+        }
+        self.next = record.seq + 1;
+        if takes {
+            self.bytes += record.weight();
+            self.oldest.get_or_insert(now);
+            self.records.push(record);
+        }
+        Ok(())
+    }
+
+    /// Why the batch must be cut before a record of this weight goes in.
+    fn full(&self, weight: Option<usize>) -> Option<Cut> {
+        if let Some(until) = self.again_until {
+            return (self.next > until).then_some(Cut::Again);
+        }
+        let weight = weight?;
+        if self.records.len() >= self.limits.max_records {
+            Some(Cut::Count)
+        } else if !self.records.is_empty() && self.bytes + weight > self.limits.max_bytes {
+            Some(Cut::Bytes)
+        } else {
+            None
+        }
+    }
+
+    /// Why the batch should be cut now, though nothing more has come.
+    pub fn due(&self, now: Instant) -> Option<Cut> {
+        if let Some(until) = self.again_until {
+            return (self.next > until).then_some(Cut::Again);
+        }
+        if self.records.len() >= self.limits.max_records {
+            return Some(Cut::Count);
+        }
+        (now >= self.oldest? + self.limits.max_wait).then_some(Cut::Age)
+    }
+
+    /// When the batch will be due by age.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.oldest.map(|oldest| oldest + self.limits.max_wait)
+    }
+
+    /// How many places of the log have been covered without anything to send.
+    pub fn skipped(&self) -> u64 {
+        if self.records.is_empty() { self.next - self.from } else { 0 }
+    }
+
+    /// Takes the batch as it is and begins the next one.
+    pub fn take(&mut self) -> Batch {
+        let batch = Batch { from: self.from, to: self.next - 1, records: std::mem::take(&mut self.records) };
+        self.from = self.next;
+        self.bytes = 0;
+        self.oldest = None;
+        self.again_until = None;
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use kubetide_sink::{Body, Change, Cluster, Id, Op, Origin, Stream};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn record(seq: u64, object_len: usize) -> Record {
+        let stream = Stream {
+            cluster: Cluster { name: "c".into(), uid: "c".into() },
+            group: String::new(),
+            version: "v1".into(),
+            resource: "pods".into(),
+            kind: "Pod".into(),
+            namespace: None,
+        };
+        let change = Change {
+            op: Op::Create,
+            origin: Origin::Watch,
+            namespace: String::new(),
+            name: "a".into(),
+            uid: "u".into(),
+            resource_version: seq.to_string(),
+            previous_resource_version: None,
+            generation: None,
+            snapshot: None,
+            object: Some(Bytes::from(vec![b' '; object_len])),
+            problem: None,
+        };
+        let (id, log_id, stream) = (Id([0; 16]), "L".into(), Arc::new(stream));
+        Record {
+            id,
+            log_id,
+            seq,
+            stream,
+            observed_at: "2026-01-01T00:00:00Z".parse().unwrap(),
+            body: Body::Change(change),
+        }
+    }
+
+    fn limits(max_records: usize, max_bytes: usize) -> Limits {
+        Limits { max_records, max_bytes, max_wait: Duration::from_secs(1) }
+    }
+
+    #[test]
+    fn the_batch_that_was_under_way_comes_again_exactly_whatever_the_limits_are_now() {
+        let now = Instant::now();
+        let mut batcher = Batcher::new(limits(2, 1), 10, Some((11, 15)));
+        for seq in 11..=15 {
+            assert_eq!(batcher.due(now), None);
+            batcher.offer(record(seq, 50), true, now).unwrap();
+        }
+        assert_eq!(batcher.offer(record(16, 50), true, now).unwrap_err().0, Cut::Again);
+        assert_eq!(batcher.due(now), Some(Cut::Again));
+        let batch = batcher.take();
+        assert_eq!((batch.from, batch.to, batch.records.len()), (11, 15, 5));
+        batcher.offer(record(16, 50), true, now).unwrap();
+        assert_eq!(batcher.offer(record(17, 50), true, now).unwrap_err().0, Cut::Bytes);
+    }
+
+    #[test]
+    fn a_lone_record_leaves_when_it_has_waited_long_enough() {
+        let now = Instant::now();
+        let mut batcher = Batcher::new(limits(10, 1 << 20), 0, None);
+        assert_eq!(batcher.deadline(), None);
+        batcher.offer(record(1, 50), true, now).unwrap();
+        assert_eq!(batcher.due(now), None);
+        assert_eq!(batcher.deadline(), Some(now + Duration::from_secs(1)));
+        assert_eq!(batcher.due(now + Duration::from_secs(1)), Some(Cut::Age));
+    }
+
+    #[test]
+    fn records_that_a_sink_does_not_take_are_covered_but_not_sent() {
+        let now = Instant::now();
+        let mut batcher = Batcher::new(limits(10, 1 << 20), 0, None);
+        for seq in 1..=5 {
+            batcher.offer(record(seq, 50), false, now).unwrap();
+        }
+        assert_eq!((batcher.skipped(), batcher.deadline()), (5, None));
+        batcher.offer(record(6, 50), true, now).unwrap();
+        batcher.offer(record(7, 50), false, now).unwrap();
+        let batch = batcher.take();
+        assert_eq!((batch.from, batch.to, batch.records.len()), (1, 7, 1));
+    }
+
+    proptest! {
+        /// Against the simplest model: batches joined are the log, none is too large, none is empty.
+        #[test]
+        fn batches_joined_are_the_log_and_none_breaks_a_limit(
+            sizes in prop::collection::vec(0usize..3000, 1..200), max_records in 1usize..20, max_bytes in 1usize..8000,
+        ) {
+            let now = Instant::now();
+            let mut batcher = Batcher::new(limits(max_records, max_bytes), 0, None);
+            let mut batches = Vec::new();
+            for (index, size) in sizes.iter().enumerate() {
+                let mut next = record(index as u64 + 1, *size);
+                while let Err((_, back)) = batcher.offer(next, true, now) {
+                    batches.push(batcher.take());
+                    next = back;
+                }
+            }
+            batches.push(batcher.take());
+            let mut expected = 1;
+            for batch in &batches {
+                prop_assert_eq!(batch.from, expected);
+                prop_assert!(!batch.records.is_empty() && batch.records.len() <= max_records);
+                let bytes: usize = batch.records.iter().map(Record::weight).sum();
+                prop_assert!(bytes <= max_bytes || batch.records.len() == 1);
+                for record in &batch.records {
+                    prop_assert_eq!(record.seq, expected);
+                    expected += 1;
+                }
+                prop_assert_eq!(batch.to + 1, expected);
+            }
+            prop_assert_eq!(expected as usize, sizes.len() + 1);
+        }
+    }
+}
