@@ -1,20 +1,25 @@
-//! The configuration: defaults < file < `KUBETIDE__…` environment < flags.
+//! The configuration: every key, its default and why.
 //!
-//! Unknown keys, bad values and impossible combinations are refused at start, with the key's path, what was found and
-//! what is allowed. `config/reference.yaml` is the manual; a test holds it equal to the defaults here.
+//! Defaults < file < `KUBETIDE__…` environment < flags. Unknown keys, bad values and impossible combinations are refused at
+//! start, with the key's path, what was found and what is allowed. `config/reference.yaml` is the manual; a test holds it
+//! equal to the defaults here.
+
+mod load;
 
 use std::{
     num::{NonZeroU32, NonZeroU64, NonZeroUsize},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
-use config::{Environment, File, FileFormat};
 use kubetide_sink_file::{FileConfig, StdoutConfig};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+
+pub use load::{ConfigError, Flags, load};
 
 /// The whole configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Which cluster.
     pub cluster: Cluster,
@@ -26,7 +31,8 @@ pub struct Config {
     pub list: List,
     /// How to WATCH.
     pub watch: Watch,
-    /// Where to push the log.
+    /// Where to push the log. Read apart, because what a sink may hold depends on its type.
+    #[serde(skip_deserializing)]
     pub sinks: Vec<Sink>,
     /// Logs.
     pub telemetry: Telemetry,
@@ -183,8 +189,13 @@ impl Default for Config {
 
 impl Default for List {
     fn default() -> Self {
-        // 500 is what kubectl asks for.
-        Self { page_size: nonzero_u32(500), timeout_secs: nonzero_u64(300), max_concurrent: nonzero_usize(4) }
+        Self {
+            // What kubectl asks for.
+            page_size: const { NonZeroU32::new(500).unwrap() },
+            timeout_secs: const { NonZeroU64::new(300).unwrap() },
+            // Enough to keep the writer busy, few enough not to be noticed by the API server.
+            max_concurrent: const { NonZeroUsize::new(4).unwrap() },
+        }
     }
 }
 
@@ -193,24 +204,32 @@ impl Default for Watch {
         Self {
             bookmarks: true,
             // client-go's range, so that API servers see watches renewed as they are used to.
-            timeout_min_secs: nonzero_u32(300),
-            timeout_max_secs: nonzero_u32(600),
+            timeout_min_secs: const { NonZeroU32::new(300).unwrap() },
+            timeout_max_secs: const { NonZeroU32::new(600).unwrap() },
             // Bookmarks come about once a minute: two missed in a row.
-            stall_timeout_secs: nonzero_u64(150),
+            stall_timeout_secs: const { NonZeroU64::new(150).unwrap() },
         }
     }
 }
 
 impl Default for Batch {
     fn default() -> Self {
-        // 1 MiB is what brokers take by default.
-        Self { max_records: nonzero_usize(500), max_bytes: nonzero_usize(1024 * 1024), max_wait_ms: 1000 }
+        Self {
+            max_records: const { NonZeroUsize::new(500).unwrap() },
+            // What brokers take by default.
+            max_bytes: const { NonZeroUsize::new(1024 * 1024).unwrap() },
+            max_wait_ms: 1000,
+        }
     }
 }
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { initial_ms: nonzero_u64(500), max_ms: nonzero_u64(60_000) }
+        Self {
+            initial_ms: const { NonZeroU64::new(500).unwrap() },
+            // A receiver that comes back waits a minute at most.
+            max_ms: const { NonZeroU64::new(60_000).unwrap() },
+        }
     }
 }
 
@@ -220,219 +239,101 @@ impl Default for Telemetry {
     }
 }
 
-// The three below are called with constants; zero would become one.
-fn nonzero_u32(n: u32) -> NonZeroU32 {
-    NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN)
-}
-fn nonzero_u64(n: u64) -> NonZeroU64 {
-    NonZeroU64::new(n).unwrap_or(NonZeroU64::MIN)
-}
-fn nonzero_usize(n: usize) -> NonZeroUsize {
-    NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN)
-}
-
-/// What is wrong with the configuration, with the key's path in front.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(pub String);
-
-/// What the command line sets, over everything else.
-#[derive(Clone, Debug, Default)]
-pub struct Flags {
-    /// `--data-dir`
-    pub data_dir: Option<PathBuf>,
-}
-
-/// The file's own shape: as [`Config`], with sinks not yet told apart.
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Read {
-    cluster: Cluster,
-    data_dir: PathBuf,
-    streams: Vec<Stream>,
-    list: List,
-    watch: Watch,
-    sinks: Vec<Value>,
-    telemetry: Telemetry,
-    shutdown_grace_secs: u64,
-}
-
-impl Default for Read {
-    fn default() -> Self {
-        let Config { cluster, data_dir, list, watch, telemetry, shutdown_grace_secs, .. } = Config::default();
-        Self { cluster, data_dir, streams: vec![], list, watch, sinks: vec![], telemetry, shutdown_grace_secs }
-    }
-}
-
-/// Reads the file, the environment and the flags, and checks the result.
-pub fn load(path: &Path, flags: &Flags) -> Result<Config, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError(format!("cannot read the configuration file {}: {error}", path.display())))?;
-    let (format, name) = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("json") => (FileFormat::Json, "JSON"),
-        Some("toml") => (FileFormat::Toml, "TOML"),
-        _ => (FileFormat::Yaml, "YAML"),
-    };
-    let not_readable =
-        |error| ConfigError(format!("{}: not {name} that holds a configuration: {error}", path.display()));
-    // Alone first, so that a mistake in the file is not blamed on the environment.
-    config::Config::builder().add_source(File::from_str(&text, format)).build().map_err(not_readable)?;
-    let layers = config::Config::builder()
-        .add_source(File::from_str(&text, format))
-        .add_source(Environment::with_prefix("KUBETIDE").prefix_separator("__").separator("__"))
-        .build()
-        .map_err(not_readable)?;
-    let read: Read = serde_path_to_error::deserialize(layers)
-        .map_err(|error| explain(&error.path().to_string(), &error.inner().to_string(), &[]))?;
-    let mut sinks = Vec::new();
-    for (index, value) in read.sinks.into_iter().enumerate() {
-        sinks.push(read_sink(&format!("sinks[{index}]"), value)?);
-    }
-    let mut config = Config {
-        cluster: read.cluster,
-        data_dir: read.data_dir,
-        streams: read.streams,
-        list: read.list,
-        watch: read.watch,
-        sinks,
-        telemetry: read.telemetry,
-        shutdown_grace_secs: read.shutdown_grace_secs,
-    };
-    if let Some(data_dir) = &flags.data_dir {
-        config.data_dir.clone_from(data_dir);
-    }
-    config.validate()?;
-    Ok(config)
-}
-
-const SINK_TYPES: [&str; 2] = ["file", "stdout"];
-const SINK_COMMON: [&str; 4] = ["name", "streams", "batch", "retry"];
-
-/// One item of `sinks`: the common keys, the type, and the keys that the type alone has.
-fn read_sink(path: &str, value: Value) -> Result<Sink, ConfigError> {
-    let Value::Object(mut own) = value else {
-        return Err(ConfigError(format!("{path}: found {value}, expected a map with name and type")));
-    };
-    let kind = own.remove("type");
-    let mut common = Map::new();
-    for key in SINK_COMMON {
-        common.extend(own.remove_entry(key));
-    }
-    let common: SinkCommon = read_part(path, common, &[])?;
-    let kind = match kind.as_ref().and_then(Value::as_str) {
-        Some("file") => SinkKind::File(read_part(path, own, &SINK_COMMON)?),
-        Some("stdout") => SinkKind::Stdout(read_part(path, own, &SINK_COMMON)?),
-        Some(other) => {
-            let hint = nearest(other, SINK_TYPES).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-            let allowed = SINK_TYPES.join(", ");
-            return Err(ConfigError(format!("{path}.type: found {other}, allowed: {allowed}{hint}")));
-        }
-        None => return Err(ConfigError(format!("{path}.type: missing, allowed: {}", SINK_TYPES.join(", ")))),
-    };
-    Ok(Sink { common, kind })
-}
-
-fn read_part<T: DeserializeOwned>(path: &str, part: Map<String, Value>, also: &[&str]) -> Result<T, ConfigError> {
-    serde_path_to_error::deserialize(Value::Object(part)).map_err(|error| {
-        let inner = error.path().to_string();
-        let path = if inner == "." { path.to_owned() } else { format!("{path}.{inner}") };
-        explain(&path, &error.inner().to_string(), also)
-    })
-}
-
-/// Puts the path in front, and for an unknown key the allowed ones and the nearest behind.
-fn explain(path: &str, message: &str, also: &[&str]) -> ConfigError {
-    let path = path.trim_start_matches("./");
-    let Some((unknown, expected)) = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, "))
-    else {
-        return ConfigError(format!("{path}: {message}"));
-    };
-    let mut allowed: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-    allowed.extend(also);
-    allowed.extend(also.first().map(|_| "type"));
-    // The path of an unknown key ends with that key already, or names its parent.
-    let path = match path.strip_suffix(unknown).map(|parent| parent.trim_end_matches('.')) {
-        _ if path == "." => unknown.to_owned(),
-        Some("") => unknown.to_owned(),
-        Some(parent) => format!("{parent}.{unknown}"),
-        None => format!("{path}.{unknown}"),
-    };
-    let hint =
-        nearest(unknown, allowed.iter().copied()).map(|near| format!("did you mean {near}? ")).unwrap_or_default();
-    ConfigError(format!("{path}: unknown key; {hint}allowed: {}", allowed.join(", ")))
-}
-
-/// The word that was probably meant.
-pub(crate) fn nearest<'a>(word: &str, among: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let word = word.to_lowercase();
-    among
-        .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(&word, &candidate.to_lowercase()), candidate))
-        // Below this the suggestion is a guess.
-        .filter(|(score, _)| *score > 0.8)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, candidate)| candidate)
-}
-
 impl Config {
     /// What a type cannot express.
     fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |message: String| Err(ConfigError(message));
-        if self.streams.is_empty() {
-            return refuse("streams: empty; name at least one, such as `- resource: deployments.apps`".into());
+        let Cluster { name, uid, .. } = &self.cluster;
+        for (key, value) in [("cluster.name", name), ("cluster.uid", uid)] {
+            if value.as_ref().is_some_and(String::is_empty) {
+                return refuse(key, "empty; leave it out instead");
+            }
         }
-        if self.sinks.is_empty() {
-            return refuse("sinks: empty; name at least one, such as `- {name: out, type: stdout}`".into());
+        if self.data_dir.as_os_str().is_empty() {
+            return refuse("data_dir", "empty, expected a directory");
         }
         if self.watch.timeout_min_secs > self.watch.timeout_max_secs {
             let Watch { timeout_min_secs: min, timeout_max_secs: max, .. } = self.watch;
-            return refuse(format!(
-                "watch.timeout_min_secs: found {min}, which is more than watch.timeout_max_secs ({max})"
-            ));
+            return refuse(
+                "watch.timeout_min_secs",
+                format!("found {min}, which is more than watch.timeout_max_secs ({max})"),
+            );
+        }
+        self.telemetry.validate()?;
+        self.validate_streams()?;
+        self.validate_sinks()
+    }
+
+    fn validate_streams(&self) -> Result<(), ConfigError> {
+        if self.streams.is_empty() {
+            return refuse("streams", "empty; name at least one, such as `- resource: deployments.apps`");
         }
         for (index, stream) in self.streams.iter().enumerate() {
             if stream.resource.is_empty() {
-                return refuse(format!("streams[{index}].resource: empty, expected a resource such as pods"));
+                return refuse(format!("streams[{index}].resource"), "empty, expected a resource such as pods");
             }
             if let Some(at) = stream.namespaces.iter().position(String::is_empty) {
-                return refuse(format!(
-                    "streams[{index}].namespaces[{at}]: empty; leave the list empty for all namespaces"
-                ));
+                return refuse(
+                    format!("streams[{index}].namespaces[{at}]"),
+                    "empty; leave the list empty for all namespaces",
+                );
             }
-        }
-        for (index, sink) in self.sinks.iter().enumerate() {
-            let SinkCommon { name, retry, .. } = &sink.common;
-            let well_formed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-            if name.is_empty() || name.len() > 63 || !name.chars().all(well_formed) {
-                return refuse(format!("sinks[{index}].name: found {name:?}, allowed: 1 to 63 of a-z, 0-9 and -"));
-            }
-            if let Some(first) = self.sinks[..index].iter().position(|other| other.common.name == *name) {
-                return refuse(format!(
-                    "sinks[{index}].name: found {name}, which is the name of sinks[{first}] already"
-                ));
-            }
-            if retry.initial_ms > retry.max_ms {
-                let Retry { initial_ms, max_ms } = retry;
-                return refuse(format!(
-                    "sinks[{index}].retry.initial_ms: found {initial_ms}, which is more than max_ms ({max_ms})"
-                ));
-            }
-            if let SinkKind::File(FileConfig { path }) = &sink.kind
-                && path.as_os_str().is_empty()
-            {
-                return refuse(format!("sinks[{index}].path: empty, expected a file"));
-            }
-        }
-        let stdouts = self.sinks.iter().filter(|sink| matches!(sink.kind, SinkKind::Stdout(_))).count();
-        if stdouts > 1 {
-            return refuse(format!("sinks: {stdouts} of type stdout; one at most, or their lines would mix"));
-        }
-        if let Err(error) = tracing_subscriber::EnvFilter::builder().parse(&self.telemetry.log_level) {
-            let level = &self.telemetry.log_level;
-            return refuse(format!(
-                "telemetry.log_level: found {level:?} ({error}), allowed: error, warn, info, debug, trace"
-            ));
         }
         Ok(())
     }
+
+    fn validate_sinks(&self) -> Result<(), ConfigError> {
+        if self.sinks.is_empty() {
+            return refuse("sinks", "empty; name at least one, such as `- {name: out, type: stdout}`");
+        }
+        for (index, sink) in self.sinks.iter().enumerate() {
+            let before = &self.sinks[..index];
+            let SinkCommon { name, retry: Retry { initial_ms, max_ms }, .. } = &sink.common;
+            let well_formed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            if name.is_empty() || name.len() > 63 || !name.chars().all(well_formed) {
+                let problem = format!("found {name:?}, allowed: 1 to 63 of a-z, 0-9 and -");
+                return refuse(format!("sinks[{index}].name"), problem);
+            }
+            if let Some(first) = before.iter().position(|other| other.common.name == *name) {
+                let problem = format!("found {name}, which is the name of sinks[{first}] already");
+                return refuse(format!("sinks[{index}].name"), problem);
+            }
+            if initial_ms > max_ms {
+                let problem = format!("found {initial_ms}, which is more than max_ms ({max_ms})");
+                return refuse(format!("sinks[{index}].retry.initial_ms"), problem);
+            }
+            match &sink.kind {
+                SinkKind::File(FileConfig { path }) if path.as_os_str().is_empty() => {
+                    return refuse(format!("sinks[{index}].path"), "empty, expected a file");
+                }
+                kind => {
+                    if let Some(first) = before.iter().position(|other| other.kind == *kind) {
+                        let problem = format!("writes to the same place as sinks[{first}]: their lines would mix");
+                        return refuse(format!("sinks[{index}]"), problem);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Telemetry {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let level = &self.log_level;
+        // A word that is no level would be taken for a module, and everything else be silent.
+        let mut plain = level.split(',').filter(|directive| !directive.contains(['=', '[']));
+        if EnvFilter::builder().parse(level).is_err() || plain.any(|word| word.parse::<LevelFilter>().is_err()) {
+            return refuse(
+                "telemetry.log_level",
+                format!(
+                    "found {level:?}, allowed: error, warn, info, debug, trace, or by module: info,kubetide::source=debug"
+                ),
+            );
+        }
+        Ok(())
+    }
+}
+
+fn refuse(key: impl std::fmt::Display, problem: impl std::fmt::Display) -> Result<(), ConfigError> {
+    Err(ConfigError(format!("{key}: {problem}")))
 }

@@ -282,3 +282,158 @@ fn a_frame_follows(file: &File, offset: u64) -> io::Result<bool> {
         })
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use kubetide_sink::{Body, Change, Cluster, Id, Op, Origin, Record, Stream};
+
+    use super::*;
+
+    fn record(seq: u64) -> Record {
+        let stream = Stream {
+            cluster: Cluster { name: "c".into(), uid: "c".into() },
+            group: String::new(),
+            version: "v1".into(),
+            resource: "pods".into(),
+            kind: "Pod".into(),
+            namespace: None,
+        };
+        let change = Change {
+            op: Op::Create,
+            origin: Origin::Watch,
+            namespace: "n".into(),
+            name: format!("pod-{seq}"),
+            uid: "u".into(),
+            resource_version: seq.to_string(),
+            previous_resource_version: None,
+            generation: Some(1),
+            snapshot: None,
+            object: Some(Bytes::from(format!("{{\"seq\":{seq}}}"))),
+            problem: None,
+        };
+        let log_id = "01JCXZ3V9T6Q0W8Y2K4M6N8P0R".into();
+        let observed_at = jiff::Timestamp::UNIX_EPOCH;
+        Record { id: Id([7; 16]), log_id, seq, stream: Arc::new(stream), observed_at, body: Body::Change(change) }
+    }
+
+    fn log_id() -> Arc<str> {
+        "01JCXZ3V9T6Q0W8Y2K4M6N8P0R".into()
+    }
+
+    /// What opening the log found: the records and where the next frame goes.
+    type Opened = Result<(Vec<Record>, Place), OpenError>;
+
+    fn open(directory: &Path, applied: Option<Place>, passed: u64) -> Opened {
+        let mut records = Vec::new();
+        let (writer, _) = recover(directory, &log_id(), applied, 1, passed, |frame, _| {
+            records.extend(frame.records);
+            Ok(())
+        })?;
+        Ok((records, writer.place()))
+    }
+
+    /// Two segments: 1..=4 in two frames, 5..=9 in two frames. Returns the places behind each frame.
+    fn write_log(directory: &Path) -> Vec<Place> {
+        let (mut writer, _) = recover(directory, &log_id(), None, 1, 0, |_, _| Ok(())).unwrap();
+        let mut places = Vec::new();
+        for (first, last) in [(1, 2), (3, 4), (5, 7), (8, 9)] {
+            if first == 5 {
+                writer.roll().unwrap();
+            }
+            let records = (first..=last).map(record).collect();
+            places.push(writer.append(&Frame { first_seq: first, records, states: Vec::new() }).unwrap());
+        }
+        places
+    }
+
+    fn all_records() -> Vec<Record> {
+        (1..=9).map(record).collect()
+    }
+
+    #[test]
+    fn what_was_appended_comes_back_and_the_log_goes_on_behind_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = write_log(directory.path());
+        assert_eq!(segments_in(directory.path()).unwrap(), [1, 5]);
+        let (records, place) = open(directory.path(), None, 0).unwrap();
+        assert_eq!((records, place), (all_records(), places[3]));
+        let (replayed, _) = open(directory.path(), Some(places[1]), 4).unwrap();
+        assert_eq!(replayed, all_records()[4..], "only what the store has missed is replayed");
+    }
+
+    #[test]
+    fn every_truncation_is_cut_as_torn_or_refused_and_never_loses_what_was_built_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = write_log(directory.path());
+        let path = segment_path(directory.path(), 5);
+        let whole = fs::read(&path).unwrap();
+        for len in 0..whole.len() {
+            fs::write(&path, &whole[..len]).unwrap();
+            // The store has applied everything, or a sink has acknowledged it: then it is not a torn write.
+            assert!(open(directory.path(), Some(places[3]), 0).is_err(), "{len}");
+            assert!(open(directory.path(), Some(places[1]), 9).is_err(), "{len}");
+            fs::write(&path, &whole[..len]).unwrap();
+            let (records, _) = open(directory.path(), Some(places[1]), 4).unwrap();
+            let expected = if (len as u64) < places[2].offset { 4 } else { 7 };
+            assert_eq!(records, all_records()[4..expected], "cut at {len}");
+        }
+        let first = segment_path(directory.path(), 1);
+        let whole = fs::read(&first).unwrap();
+        for len in 0..whole.len() {
+            fs::write(&first, &whole[..len]).unwrap();
+            assert!(open(directory.path(), None, 0).is_err(), "a segment in the middle is never cut: {len}");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused_by_file_and_offset_or_cut_with_the_last_frame() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = write_log(directory.path());
+        for segment in [1, 5] {
+            let path = segment_path(directory.path(), segment);
+            let whole = fs::read(&path).unwrap();
+            for bit in 0..whole.len() * 8 {
+                let mut bytes = whole.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                fs::write(&path, &bytes).unwrap();
+                let refused = open(directory.path(), Some(places[3]), 9);
+                assert!(
+                    matches!(&refused, Err(OpenError::Damaged { file, .. }) if *file == path),
+                    "bit {bit} of {segment}"
+                );
+                assert_eq!(fs::read(&path).unwrap(), bytes, "what is refused is left as it is");
+                match open(directory.path(), None, 0) {
+                    Err(OpenError::Damaged { .. }) => {}
+                    Err(other) => panic!("{other}"),
+                    Ok((records, _)) => {
+                        assert!(segment == 5 && bit as u64 / 8 >= places[2].offset, "bit {bit} of {segment}");
+                        assert_eq!(records, all_records()[..7]);
+                    }
+                }
+                fs::write(&path, &whole).unwrap();
+            }
+        }
+        assert_eq!(open(directory.path(), None, 0).unwrap().0, all_records());
+    }
+
+    #[test]
+    fn a_missing_segment_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = write_log(directory.path());
+        fs::remove_file(segment_path(directory.path(), 5)).unwrap();
+        assert!(open(directory.path(), Some(places[3]), 0).is_err());
+        assert!(open(directory.path(), Some(places[1]), 9).is_err());
+        fs::remove_file(segment_path(directory.path(), 1)).unwrap();
+        assert!(open(directory.path(), Some(places[1]), 0).is_err());
+    }
+
+    #[test]
+    fn a_segment_that_was_only_being_made_is_made_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = write_log(directory.path());
+        fs::write(segment_path(directory.path(), 10), b"KTSEG").unwrap();
+        let (records, place) = open(directory.path(), Some(places[3]), 9).unwrap();
+        assert_eq!((records, place), (vec![], places[3]));
+    }
+}

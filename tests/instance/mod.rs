@@ -1,0 +1,199 @@
+//! A kubetide process of a test: the built binary, a data directory, a file sink, and what the file holds.
+//!
+//! The process dies with the value. When a test panics, the end of the process's log is printed.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part of this module")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take before a test calls it lost. Generous: it is only ever reached by a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The largest batch that an instance sends.
+pub const BATCH: u64 = 50;
+
+pub struct Instance {
+    directory: TempDir,
+    child: Option<Child>,
+}
+
+impl Instance {
+    /// Writes a configuration with a file sink for these streams; `more` is appended to it.
+    pub fn new(kubeconfig: &Path, streams: &[(&str, &str)], more: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let mut config = format!(
+            "cluster: {{name: test, kubeconfig: {}}}\ndata_dir: {}\ntelemetry: {{log_level: debug}}\nstreams:\n",
+            kubeconfig.display(),
+            path("data")
+        );
+        for (resource, namespace) in streams {
+            config.push_str(&format!("  - {{resource: {resource}, namespaces: [{namespace}]}}\n"));
+        }
+        config.push_str(&format!(
+            "sinks:\n  - {{name: out, type: file, path: {}, batch: {{max_records: {BATCH}, max_wait_ms: 20}}}}\n{more}",
+            path("out.ndjson")
+        ));
+        std::fs::write(directory.path().join("kubetide.yaml"), config).unwrap();
+        Self { directory, child: None }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn start(&mut self) {
+        assert!(self.child.is_none(), "it runs already");
+        let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_kubetide"))
+            .args(["run", "--config"])
+            .arg(self.path("kubetide.yaml"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+    }
+
+    /// SIGTERM, and what it exits with.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("it runs");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let since = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(since.elapsed() < PATIENCE, "it does not end after SIGTERM");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// The whole lines of the sink's file.
+    pub fn lines(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("out.ndjson")).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(Into::into).collect()
+    }
+
+    pub fn records(&self) -> Vec<Value> {
+        self.lines().iter().map(|line| serde_json::from_str(line).expect("a line is a record")).collect()
+    }
+
+    /// Waits until the records are as wanted, and returns them.
+    pub async fn records_when(&mut self, wanted: &str, ready: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        let since = Instant::now();
+        loop {
+            let records = self.records();
+            if ready(&records) {
+                return records;
+            }
+            if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().unwrap()) {
+                panic!("kubetide ended with {status} while the test waited until {wanted}");
+            }
+            assert!(since.elapsed() < PATIENCE, "not seen in {PATIENCE:?}: {wanted}; {} records", records.len());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until all streams have finished their first snapshot.
+    pub async fn records_when_listed(&mut self, streams: usize) -> Vec<Value> {
+        self.records_when("every snapshot is finished", |records| count(records, "snapshot_finished") == streams).await
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.path("log")).unwrap_or_default();
+            let tail: Vec<&str> = log.lines().rev().take(40).collect();
+            eprintln!("--- the end of kubetide's log");
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+/// How many records have this op.
+pub fn count(records: &[Value], op: &str) -> usize {
+    records.iter().filter(|record| record["op"] == op).count()
+}
+
+/// The changes of one object, in order, as (op, record).
+pub fn changes_of<'a>(records: &'a [Value], name: &str) -> Vec<(&'a str, &'a Value)> {
+    let of = records.iter().filter(|record| record["name"] == name);
+    of.map(|record| (record["op"].as_str().unwrap(), record)).collect()
+}
+
+/// Stream, namespace and name → object: what a consumer has after folding the records in order.
+pub type State = BTreeMap<(String, String, String), Value>;
+
+/// Folds the records as a consumer would. A repeated record must not change anything, so none is left out.
+pub fn fold(records: &[Value]) -> State {
+    let mut state = State::new();
+    for record in records {
+        let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
+        let key = (text("stream"), text("namespace"), text("name"));
+        match record["op"].as_str().unwrap() {
+            "snapshot" | "create" | "update" => drop(state.insert(key, record["object"].clone())),
+            "delete" => drop(state.remove(&key)),
+            _ => {}
+        }
+    }
+    state
+}
+
+/// An object less what kubetide cuts out of it.
+pub fn cleaned(mut object: Value) -> Value {
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
+    object
+}
+
+/// Checks what must hold for any file, however often the process was killed: the log's places come without holes, a
+/// repetition goes back by a batch at most, at most once per kill, and repeats the very same bytes.
+pub fn assert_bounded_repetition(lines: &[String], kills: usize) -> usize {
+    let mut by_seq: BTreeMap<u64, &String> = BTreeMap::new();
+    let (mut next, mut jumps) = (1, 0);
+    for line in lines {
+        let record: Value = serde_json::from_str(line).expect("a line is a record");
+        let seq = record["log"]["seq"].as_u64().unwrap();
+        if seq != next {
+            assert!(seq < next, "seq {next} is missing: {seq} comes instead");
+            assert!(next - seq <= BATCH, "seq {seq} again after {}: more than a batch of {BATCH}", next - 1);
+            jumps += 1;
+        }
+        if let Some(first) = by_seq.insert(seq, line) {
+            assert_eq!(first, line, "seq {seq} was repeated with other bytes");
+        }
+        next = seq + 1;
+    }
+    assert!(jumps <= kills, "{jumps} repetitions for {kills} kills");
+    lines.len() - by_seq.len()
+}
