@@ -1,8 +1,8 @@
 //! Joins the stages: cluster → streams → log → sinks. Owns the tasks and their shutdown.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use kubetide_sink::Sink;
+use kubetide_sink::{Sink, Stream};
 use kubetide_sink_file::{FileSink, StdoutSink};
 use tokio::{
     sync::Semaphore,
@@ -42,9 +42,14 @@ pub enum RunError {
         /// What is wrong.
         message: String,
     },
-    /// The log cannot be written any more.
-    #[error(transparent)]
-    Write(#[from] WriteError),
+    /// The log cannot be written any more: a full disk, most often.
+    #[error("data directory {}: {source}", path.display())]
+    Write {
+        /// The directory.
+        path: PathBuf,
+        /// What came of it.
+        source: WriteError,
+    },
     /// A sink's loop cannot go on.
     #[error(transparent)]
     Delivery(#[from] DeliveryError),
@@ -56,10 +61,10 @@ pub enum RunError {
 /// Runs until `stop` is cancelled, then drains.
 pub async fn run(config: &Config, stop: CancellationToken) -> Result<(), RunError> {
     // The cluster first: nothing is written while it is unknown whether there is anything to write.
-    let cluster = Cluster::connect(&config.cluster).await?;
-    let served = names::discover(&cluster.client).await?;
-    let streams = names::streams(&config.streams, &served, &cluster.identity)?;
-    check_sink_streams(config, &streams)?;
+    let (cluster, streams) = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        connected = connect(config) => connected?,
+    };
     let mut log = Changelog::open(&config.data_dir, &cluster.identity.uid, &streams)?;
     info!(
         cluster = %cluster.identity.name, streams = streams.len(), sinks = config.sinks.len(),
@@ -87,11 +92,12 @@ pub async fn run(config: &Config, stop: CancellationToken) -> Result<(), RunErro
         followers.spawn(follower.run(durable));
     }
 
+    let cannot_write = |source| RunError::Write { path: config.data_dir.clone(), source };
     let failure: Option<RunError> = tokio::select! {
         () = stop.cancelled() => None,
         () = log.failed() => None,
         Some(ended) = pumps.join_next() => finished(ended).err().map(Into::into),
-        Some(ended) = followers.join_next() => finished(ended).err().map(Into::into),
+        Some(ended) = followers.join_next() => finished(ended).err().map(cannot_write),
     };
 
     // Down the data path: no more entries, then everything durable, then the last batches, then the log.
@@ -112,7 +118,7 @@ pub async fn run(config: &Config, stop: CancellationToken) -> Result<(), RunErro
     });
     let drained = drained.await;
     pumps.shutdown().await;
-    tokio::task::block_in_place(|| log.close())?;
+    tokio::task::block_in_place(|| log.close()).map_err(cannot_write)?;
     if let Some(failure) = failure {
         return Err(failure);
     }
@@ -127,6 +133,14 @@ pub async fn run(config: &Config, stop: CancellationToken) -> Result<(), RunErro
     Ok(())
 }
 
+async fn connect(config: &Config) -> Result<(Cluster, Vec<Arc<Stream>>), ConnectError> {
+    let cluster = Cluster::connect(&config.cluster).await?;
+    let served = names::discover(&cluster.client).await?;
+    let streams = names::streams(&config.streams, &served, &cluster.identity)?;
+    check_sink_streams(config, &streams)?;
+    Ok((cluster, streams))
+}
+
 /// A task's own result; its panic is ours.
 fn finished<T>(ended: Result<T, JoinError>) -> T {
     match ended {
@@ -136,7 +150,7 @@ fn finished<T>(ended: Result<T, JoinError>) -> T {
 }
 
 /// A sink that names a stream which is not captured would wait for ever.
-fn check_sink_streams(config: &Config, streams: &[Arc<kubetide_sink::Stream>]) -> Result<(), ConnectError> {
+fn check_sink_streams(config: &Config, streams: &[Arc<Stream>]) -> Result<(), ConnectError> {
     let known: Vec<String> = streams.iter().map(ToString::to_string).collect();
     for (index, sink) in config.sinks.iter().enumerate() {
         for (at, name) in sink.common.streams.iter().enumerate() {

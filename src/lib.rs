@@ -24,7 +24,7 @@ pub mod changelog;
 
 pub mod delivery;
 
-mod backoff;
+pub mod backoff;
 pub mod bridge;
 pub mod cli;
 pub mod config;

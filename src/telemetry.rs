@@ -8,7 +8,9 @@ use crate::config::{LogFormat, Telemetry};
 
 /// Starts logging. Called once; a second call changes nothing.
 pub(crate) fn start(telemetry: &Telemetry) {
-    let filter = EnvFilter::builder().parse_lossy(&telemetry.log_level);
+    // What fails in these comes back to us as a result, and is told once. `log_level` can turn them on again by name.
+    let others = "fjall=off,lsm_tree=off,kube_client=off";
+    let filter = EnvFilter::builder().parse_lossy(format!("{others},{}", telemetry.log_level));
     let registry = tracing_subscriber::registry().with(filter);
     let started = match telemetry.log_format {
         LogFormat::Json => {

@@ -70,7 +70,7 @@ fn listed(names: &[(&str, u64)]) -> impl Iterator<Item = Entry> {
 async fn a_snapshot_a_watch_and_a_resync_are_told_in_order_and_survive_the_loss_of_the_store() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
-    let log = open(directory.path(), &[pods.clone()]);
+    let log = open(directory.path(), std::slice::from_ref(&pods));
     append(&log, &pods, [Entry::ListNeeded(None), Entry::ListStarted(1)]).await;
     append(&log, &pods, listed(&[("a", 1), ("b", 2), ("c", 3)])).await;
     log.appender().append_vanished(&pods, 1).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_snapshot_a_watch_and_a_resync_are_told_in_order_and_survive_the_loss_
     log.close().unwrap();
 
     std::fs::remove_dir_all(directory.path().join("store")).unwrap();
-    let log = open(directory.path(), &[pods.clone()]);
+    let log = open(directory.path(), std::slice::from_ref(&pods));
     assert_eq!(records(&log, 1).await, before);
     assert!(matches!(log.state(&pods).unwrap().phase, Phase::Watching { position, .. } if position.as_str() == "10"));
     // The rows are back: the same state again is nothing, a newer one is an update of it.
@@ -120,12 +120,12 @@ async fn a_snapshot_a_watch_and_a_resync_are_told_in_order_and_survive_the_loss_
 async fn a_list_that_was_interrupted_is_not_announced_again_and_infers_from_its_last_attempt_alone() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
-    let log = open(directory.path(), &[pods.clone()]);
+    let log = open(directory.path(), std::slice::from_ref(&pods));
     append(&log, &pods, [Entry::ListNeeded(None), Entry::ListStarted(1)]).await;
     append(&log, &pods, listed(&[("a", 1), ("b", 2)])).await;
     log.close().unwrap();
 
-    let log = open(directory.path(), &[pods.clone()]);
+    let log = open(directory.path(), std::slice::from_ref(&pods));
     assert!(matches!(log.state(&pods).unwrap().phase, Phase::Listing { .. }));
     // Another attempt breaks off after "b"; then one is complete, and "b" is gone by then.
     append(&log, &pods, [Entry::ListStarted(1)]).await;
@@ -162,7 +162,7 @@ async fn streams_do_not_infer_deletes_in_each_other() {
 async fn a_reader_may_start_anywhere_and_follows_the_head() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
-    let log = open(directory.path(), &[pods.clone()]);
+    let log = open(directory.path(), std::slice::from_ref(&pods));
     let mut follower = log.reader(1);
     for version in 1..=300 {
         append(&log, &pods, [Entry::Present(observed("a", "a", version))]).await;

@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -57,13 +57,15 @@ impl Space {
         Self { namespace, client, config_maps, deployments }
     }
 
-    async fn create(&self, name: &str, value: &str) {
-        self.config_maps.create(&PostParams::default(), &config_map(name, value)).await.unwrap();
+    /// Creates an object and returns the state it has now.
+    async fn create(&self, name: &str, value: &str) -> ConfigMap {
+        self.config_maps.create(&PostParams::default(), &config_map(name, value)).await.unwrap()
     }
 
-    async fn update(&self, name: &str, value: &str) {
+    /// Changes an object and returns the state it has now.
+    async fn update(&self, name: &str, value: &str) -> ConfigMap {
         let patch = Patch::Merge(json!({"data": {"value": value}}));
-        self.config_maps.patch(name, &PatchParams::default(), &patch).await.unwrap();
+        self.config_maps.patch(name, &PatchParams::default(), &patch).await.unwrap()
     }
 
     async fn delete(&self, name: &str) {
@@ -319,32 +321,37 @@ async fn the_same_state_by_watch_and_by_list_has_the_same_id_and_bytes() {
     }
 }
 
-/// Creates, updates and deletes at random until it is told to stop; returns how many times.
-async fn churn(space: Arc<Space>, seed: u64, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) {
+/// Creates, updates and deletes at random until it is told to stop. Returns every state it has written: uid and version.
+async fn churn(space: Arc<Space>, seed: u64, stop: Arc<AtomicBool>) -> Vec<(String, u64)> {
     let mut random = StdRng::seed_from_u64(seed);
-    let mut alive: BTreeMap<u64, ()> = BTreeMap::new();
+    let mut alive: BTreeSet<u64> = BTreeSet::new();
+    let mut written = Vec::new();
     let mut next = 0;
     while !stop.load(Ordering::Relaxed) {
-        let pick = (!alive.is_empty()).then(|| *alive.keys().nth(random.next_u64() as usize % alive.len()).unwrap());
+        let pick = alive.iter().nth(random.random_range(0..alive.len().max(1))).copied();
         let name = |index: u64| format!("churn-{seed}-{index}");
-        match (random.random_range(0..10), pick) {
+        let state = match (random.random_range(0..10), pick) {
             (0..=2, Some(index)) if alive.len() > 5 => {
                 alive.remove(&index);
                 space.delete(&name(index)).await;
+                continue;
             }
             (3..=6, Some(index)) => space.update(&name(index), &random.next_u64().to_string()).await,
             _ if alive.len() < 40 => {
                 // Some names come back under another uid.
                 let index = if random.random_bool(0.3) { random.random_range(0..=next) } else { next };
                 next += 1;
-                if alive.insert(index, ()).is_none() {
-                    space.create(&name(index), "new").await;
+                if !alive.insert(index) {
+                    continue;
                 }
+                space.create(&name(index), "new").await
             }
             _ => continue,
-        }
-        done.fetch_add(1, Ordering::Relaxed);
+        };
+        let version = state.metadata.resource_version.unwrap().parse().unwrap();
+        written.push((state.metadata.uid.unwrap(), version));
     }
+    written
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -355,9 +362,8 @@ async fn twenty_kills_lose_nothing_and_repeat_at_most_a_batch_each() {
     for index in 0..200 {
         space.create(&format!("base-{index}"), "1").await;
     }
-    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let churning: Vec<_> =
-        (0..3).map(|seed| tokio::spawn(churn(space.clone(), seed, stop.clone(), done.clone()))).collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let churning: Vec<_> = (0..3).map(|seed| tokio::spawn(churn(space.clone(), seed, stop.clone()))).collect();
 
     let mut kubetide = Instance::new(server.kubeconfig(), &space.streams(), "list: {page_size: 20}\n");
     let mut random = StdRng::seed_from_u64(1);
@@ -369,8 +375,9 @@ async fn twenty_kills_lose_nothing_and_repeat_at_most_a_batch_each() {
         kubetide.kill();
     }
     stop.store(true, Ordering::Relaxed);
+    let mut written = Vec::new();
     for task in churning {
-        task.await.unwrap();
+        written.extend(task.await.unwrap());
     }
     let expected = space.state().await;
     kubetide.start();
@@ -381,14 +388,24 @@ async fn twenty_kills_lose_nothing_and_repeat_at_most_a_batch_each() {
     assert_eq!(count(&records, "snapshot_finished"), 2);
     assert_eq!(count(&records, "gap"), 0, "a kill is not a break in history");
     assert_changes_are_chained(&records);
-    println!(
-        "{KILLS} kills, {} changes made, {} records, {repeated} repeated",
-        done.load(Ordering::Relaxed),
-        records.len()
-    );
+    assert_all_are_told(&written, &records, &format!("core/configmaps@{}", space.namespace));
+    println!("{KILLS} kills, {} states written, {} records, {repeated} repeated", written.len(), records.len());
 }
 
-/// Every change of an object continues from the one before: nothing between them was lost.
+/// Every state that was written after the snapshot is in the records, also those that another one followed at once.
+fn assert_all_are_told(written: &[(String, u64)], records: &[Value], stream: &str) {
+    let version = |record: &Value| record["resource_version"].as_str().unwrap().parse::<u64>().unwrap();
+    let finished = records.iter().find(|r| r["op"] == "snapshot_finished" && r["stream"] == stream).unwrap();
+    let told: BTreeSet<(&str, u64)> =
+        records.iter().filter_map(|record| Some((record["uid"].as_str()?, version(record)))).collect();
+    let after: Vec<_> = written.iter().filter(|(_, at)| *at > version(finished)).collect();
+    assert!(!after.is_empty());
+    for (uid, at) in after {
+        assert!(told.contains(&(uid.as_str(), *at)), "version {at} of {uid} was written and is not told");
+    }
+}
+
+/// Every change of an object continues from the one before it in the log.
 fn assert_changes_are_chained(records: &[Value]) {
     let mut last: BTreeMap<(&str, &str), &Value> = BTreeMap::new();
     let mut seen = BTreeSet::new();

@@ -45,7 +45,7 @@ struct Slot {
 
 impl CursorFile {
     /// Opens the cursor of `sink`; a new sink starts before the first record of the log.
-    pub(super) fn open(directory: &Path, sink: &str, log_id: &str) -> Result<Self, OpenError> {
+    pub fn open(directory: &Path, sink: &str, log_id: &str) -> Result<Self, OpenError> {
         let path = directory.join(format!("{sink}.cursor"));
         let failed = |source| OpenError::Directory { operation: "open", path: path.clone(), source };
         let known = path.exists();

@@ -108,7 +108,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// fjall refused.
-    #[error("cannot open the store in {}: {source}", path.display())]
+    #[error("cannot open the store in {}: {}", path.display(), store::plain(source))]
     Store {
         /// Where.
         path: PathBuf,
@@ -124,10 +124,14 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// Appending or syncing failed.
-    #[error("cannot append to the change log: {0}")]
+    #[error(
+        "cannot append to the change log: {0}; nothing that was logged is lost: make room or mend the volume, and start again"
+    )]
     Append(#[source] io::Error),
     /// The store failed.
-    #[error("cannot apply to the store: {0}")]
+    #[error(
+        "cannot apply to the store: {0}; nothing that was logged is lost: make room or mend the volume, and start again"
+    )]
     Store(#[source] StoreError),
     /// The writer is gone: it has failed before, or the log was closed.
     #[error("the change log is closed")]

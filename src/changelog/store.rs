@@ -143,7 +143,7 @@ impl Store {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// fjall failed.
-    #[error("the store failed")]
+    #[error("{}", plain(.0))]
     Fjall(#[from] fjall::Error),
     /// A value in the store is not what was written there.
     #[error("a value in the store cannot be read")]
@@ -151,6 +151,15 @@ pub enum StoreError {
     /// A key in the store is not what was written there.
     #[error("a key in the store cannot be read")]
     Key,
+}
+
+/// fjall prints its errors for programmers. At the end of the chain is what the operating system said.
+pub(super) fn plain(error: &fjall::Error) -> String {
+    let mut last: &dyn std::error::Error = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
 }
 
 /// A key that a LIST has shown.

@@ -1,5 +1,6 @@
 //! The commands, one file each, and what their exit codes mean.
 
+mod demo;
 mod run;
 
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
+    Demo(demo::Demo),
 }
 
 /// Why a command failed, by exit code.
@@ -60,6 +62,7 @@ pub fn main() -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let done = match Cli::parse().command {
         Command::Run(run) => run.run(),
+        Command::Demo(demo) => demo.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -28,12 +28,18 @@ pub(super) struct Run {
     /// Where the change log and the checkpoints are kept, instead of data_dir
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// End at once when standard input ends: with a pipe from its parent, the process cannot outlive it
+    #[arg(long, hide = true)]
+    until_stdin_ends: bool,
 }
 
 impl Run {
     pub(super) fn run(self) -> Result<(), Failure> {
         let config = config::load(&self.config, &Flags { data_dir: self.data_dir })?;
         telemetry::start(&config.telemetry);
+        if self.until_stdin_ends {
+            std::thread::spawn(exit_when_stdin_ends);
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
@@ -46,6 +52,12 @@ impl Run {
             Ok(ended?)
         })
     }
+}
+
+/// As hard an end as SIGKILL, which the next start resumes from.
+fn exit_when_stdin_ends() {
+    let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+    std::process::exit(1);
 }
 
 /// The first signal asks for an orderly end, the second one does not ask.

@@ -52,7 +52,9 @@ fn read_layers(path: &Path) -> Result<Map<String, Value>, ConfigError> {
         _ => (FileFormat::Yaml, "YAML"),
     };
     let unreadable = |error: config::ConfigError| {
-        let problem = in_plain_words(error.to_string().trim_end());
+        // The YAML parser names a key that is there twice in the words of Rust.
+        let problem = error.to_string().replace("String(\"", "\"").replace("\"): ", "\": ");
+        let problem = in_plain_words(problem.trim_end());
         ConfigError(format!("the configuration file {} is not {name} with keys: {problem}", path.display()))
     };
     config::Config::builder()
@@ -114,9 +116,11 @@ fn read_part<T: DeserializeOwned>(path: &str, part: Map<String, Value>, also: &[
 
 fn read_value<T: DeserializeOwned>(path: &str, value: Value, also: &[&str]) -> Result<T, ConfigError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = match (path, error.path().to_string()) {
-            (path, inner) if inner == "." => path.to_owned(),
-            ("", inner) => inner,
+        let inner = error.path().to_string();
+        let also = if inner.contains(['.', '[']) { &[] } else { also };
+        let path = match (path, inner.as_str()) {
+            (path, ".") => path.to_owned(),
+            ("", inner) => inner.to_owned(),
             (path, inner) => format!("{path}.{inner}"),
         };
         explain(&path, &error.inner().to_string(), also)
@@ -126,7 +130,7 @@ fn read_value<T: DeserializeOwned>(path: &str, value: Value, also: &[&str]) -> R
 /// What serde says, in the words of someone who writes a configuration.
 fn explain(path: &str, message: &str, also: &[&str]) -> ConfigError {
     if let Some(key) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
-        return ConfigError(format!("{path}.{key}: missing"));
+        return ConfigError(format!("{path}.{key}: missing, and there is no default"));
     }
     // `… `found`, expected one of `this`, `that``
     let among = |kind: &str| {
@@ -141,7 +145,7 @@ fn explain(path: &str, message: &str, also: &[&str]) -> ConfigError {
     };
     // Whoever looks for the mistake in the file should not have to.
     let variable = format!("KUBETIDE__{}", path.replace('.', "__").to_uppercase());
-    match std::env::var_os(&variable) {
+    match std::env::var_os(&variable).filter(|value| !value.is_empty()) {
         Some(_) => ConfigError(format!("{path} (set by {variable}): {problem}")),
         None => ConfigError(format!("{path}: {problem}")),
     }
@@ -165,7 +169,7 @@ fn in_plain_words(message: &str) -> String {
         "a nonzero u64" | "a nonzero usize" => "a whole number from 1",
         "u64" => "a whole number from 0",
         "a boolean" => "true or false",
-        "a string" | "path string" => "text, in quotes if need be",
+        "a string" | "path string" => "text in quotes",
         "a sequence" => "a list",
         shape if shape.starts_with("struct ") => "a map",
         other => other,

@@ -54,29 +54,28 @@ impl Batcher {
         Self { limits, from, next: from, records: Vec::new(), bytes: 0, oldest: None, again_until }
     }
 
-    /// The record that comes next, or the cut that must be made before it is taken.
-    pub fn offer(&mut self, record: Record, takes: bool, now: Instant) -> Result<(), (Cut, Record)> {
-        if let Some(cut) = self.full(takes.then(|| record.weight())) {
-            return Err((cut, record));
-        }
+    /// Takes the record that comes next; whether the sink takes it or not, the batch covers it.
+    ///
+    /// Only after [`Batcher::cut_before`] has nothing against it.
+    pub fn push(&mut self, record: Record, takes: bool, now: Instant) {
         self.next = record.seq + 1;
         if takes {
             self.bytes += record.weight();
             self.oldest.get_or_insert(now);
             self.records.push(record);
         }
-        Ok(())
     }
 
-    /// Why the batch must be cut before a record of this weight goes in.
-    fn full(&self, weight: Option<usize>) -> Option<Cut> {
+    /// Why the batch must be cut before this record goes in.
+    pub fn cut_before(&self, record: &Record, takes: bool) -> Option<Cut> {
         if let Some(until) = self.again_until {
             return (self.next > until).then_some(Cut::Again);
         }
-        let weight = weight?;
-        if self.records.len() >= self.limits.max_records {
+        if !takes {
+            None
+        } else if self.records.len() >= self.limits.max_records {
             Some(Cut::Count)
-        } else if !self.records.is_empty() && self.bytes + weight > self.limits.max_bytes {
+        } else if !self.records.is_empty() && self.bytes + record.weight() > self.limits.max_bytes {
             Some(Cut::Bytes)
         } else {
             None
@@ -169,14 +168,14 @@ mod tests {
         let mut batcher = Batcher::new(limits(2, 1), 10, Some((11, 15)));
         for seq in 11..=15 {
             assert_eq!(batcher.due(now), None);
-            batcher.offer(record(seq, 50), true, now).unwrap();
+            batcher.push(record(seq, 50), true, now);
         }
-        assert_eq!(batcher.offer(record(16, 50), true, now).unwrap_err().0, Cut::Again);
+        assert_eq!(batcher.cut_before(&record(16, 50), true), Some(Cut::Again));
         assert_eq!(batcher.due(now), Some(Cut::Again));
         let batch = batcher.take();
         assert_eq!((batch.from, batch.to, batch.records.len()), (11, 15, 5));
-        batcher.offer(record(16, 50), true, now).unwrap();
-        assert_eq!(batcher.offer(record(17, 50), true, now).unwrap_err().0, Cut::Bytes);
+        batcher.push(record(16, 50), true, now);
+        assert_eq!(batcher.cut_before(&record(17, 50), true), Some(Cut::Bytes));
     }
 
     #[test]
@@ -184,7 +183,7 @@ mod tests {
         let now = Instant::now();
         let mut batcher = Batcher::new(limits(10, 1 << 20), 0, None);
         assert_eq!(batcher.deadline(), None);
-        batcher.offer(record(1, 50), true, now).unwrap();
+        batcher.push(record(1, 50), true, now);
         assert_eq!(batcher.due(now), None);
         assert_eq!(batcher.deadline(), Some(now + Duration::from_secs(1)));
         assert_eq!(batcher.due(now + Duration::from_secs(1)), Some(Cut::Age));
@@ -195,11 +194,11 @@ mod tests {
         let now = Instant::now();
         let mut batcher = Batcher::new(limits(10, 1 << 20), 0, None);
         for seq in 1..=5 {
-            batcher.offer(record(seq, 50), false, now).unwrap();
+            batcher.push(record(seq, 50), false, now);
         }
         assert_eq!((batcher.skipped(), batcher.deadline()), (5, None));
-        batcher.offer(record(6, 50), true, now).unwrap();
-        batcher.offer(record(7, 50), false, now).unwrap();
+        batcher.push(record(6, 50), true, now);
+        batcher.push(record(7, 50), false, now);
         let batch = batcher.take();
         assert_eq!((batch.from, batch.to, batch.records.len()), (1, 7, 1));
     }
@@ -214,11 +213,11 @@ mod tests {
             let mut batcher = Batcher::new(limits(max_records, max_bytes), 0, None);
             let mut batches = Vec::new();
             for (index, size) in sizes.iter().enumerate() {
-                let mut next = record(index as u64 + 1, *size);
-                while let Err((_, back)) = batcher.offer(next, true, now) {
+                let next = record(index as u64 + 1, *size);
+                if batcher.cut_before(&next, true).is_some() {
                     batches.push(batcher.take());
-                    next = back;
                 }
+                batcher.push(next, true, now);
             }
             batches.push(batcher.take());
             let mut expected = 1;

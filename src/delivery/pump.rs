@@ -98,10 +98,11 @@ impl Pump {
         loop {
             while let Some(record) = waiting.pop_front() {
                 let takes = self.takes(&record);
-                if let Err((cut, record)) = batcher.offer(record, takes, Instant::now()) {
+                if let Some(cut) = batcher.cut_before(&record, takes) {
                     waiting.push_front(record);
                     return Ok(cut);
                 }
+                batcher.push(record, takes, Instant::now());
             }
             if let Some(cut) = batcher.due(Instant::now()) {
                 return Ok(cut);

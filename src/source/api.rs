@@ -230,7 +230,11 @@ pub async fn send(client: &Client, mut request: Request<Body>) -> Result<Respons
     headers.entry(header::ACCEPT).or_insert(header::HeaderValue::from_static("application/json"));
     let agent = concat!("kubetide/", env!("CARGO_PKG_VERSION"));
     headers.insert(header::USER_AGENT, header::HeaderValue::from_static(agent));
-    let response = client.send(request).await.map_err(|error| ApiError::failed(chain(&error)))?;
+    let response = client.send(request).await.map_err(|error| match error {
+        // Only a wrapper, with nothing to say to people.
+        kube::Error::Service(error) => ApiError::failed(chain(error.as_ref())),
+        error => ApiError::failed(chain(&error)),
+    })?;
     if response.status().is_success() {
         return Ok(response);
     }

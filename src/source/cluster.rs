@@ -4,7 +4,7 @@ use http::{Request, StatusCode};
 use kube::{
     Client,
     client::Body,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use kubetide_sink::Cluster as Identity;
 use serde::Deserialize;
@@ -71,12 +71,21 @@ async fn kube_config(config: &config::Cluster) -> Result<(kube::Config, Option<S
         })?;
         return Ok((in_cluster, None));
     }
+    let unreadable = |key: &str, error: KubeconfigError| {
+        ConnectError::Config(match error {
+            KubeconfigError::ReadConfig(error, path) => format!("{key}: cannot read {}: {error}", path.display()),
+            // The parser's own message quotes the file, and with it credentials.
+            KubeconfigError::Parse(error) => match error.location() {
+                Some(at) => format!("{key}: not a kubeconfig: line {}, column {}", at.line(), at.column()),
+                None => format!("{key}: not a kubeconfig"),
+            },
+            error => format!("{key}: cannot use it: {}", chain(&error)),
+        })
+    };
     let kubeconfig = match &config.kubeconfig {
-        Some(path) => Kubeconfig::read_from(path).map_err(|error| {
-            ConnectError::Config(format!("cluster.kubeconfig: cannot read {}: {}", path.display(), chain(&error)))
-        })?,
-        None => Kubeconfig::read()
-            .map_err(|error| ConnectError::Config(format!("cannot read the kubeconfig: {}", chain(&error))))?,
+        Some(path) => Kubeconfig::read_from(path)
+            .map_err(|error| unreadable(&format!("cluster.kubeconfig ({})", path.display()), error))?,
+        None => Kubeconfig::read().map_err(|error| unreadable("$KUBECONFIG or ~/.kube/config", error))?,
     };
     let context = config.context.clone().or_else(|| kubeconfig.current_context.clone());
     let known: Vec<&str> = kubeconfig.contexts.iter().map(|context| context.name.as_str()).collect();
@@ -108,10 +117,13 @@ async fn read_uid(client: &Client, url: &str) -> Result<String, ConnectError> {
     match get::<Namespace>(client, "/api/v1/namespaces/kube-system").await {
         Ok(namespace) => Ok(namespace.metadata.uid),
         Err(error) => {
-            let hint = if matches!(error.status(), Some(StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)) {
-                "; give cluster.uid, or the right to get the namespace kube-system"
-            } else {
-                ""
+            let hint = match error.status() {
+                None => "; check that the API server runs, and that cluster.context is the one you mean",
+                Some(StatusCode::UNAUTHORIZED) => "; check the credentials in the kubeconfig",
+                Some(StatusCode::FORBIDDEN | StatusCode::NOT_FOUND) => {
+                    "; give cluster.uid, or the right to get the namespace kube-system"
+                }
+                Some(_) => "",
             };
             Err(refused(&error, &format!("cannot read the cluster's uid from {url}: {error}{hint}")))
         }

@@ -105,14 +105,15 @@ impl Follower {
             };
             let outcome = match ended {
                 Ok(outcome) => outcome,
-                Err(ApiError::Expired) => Outcome::Expired,
+                // A token that expires again and again is a server under pressure: not without a pause.
+                Err(ApiError::Expired) if matches!(state, State::Watching(_)) => Outcome::Expired,
                 Err(error) => {
                     turn_at_lists = None;
                     let pause = backoff.next(rand::random(), error.retry_after());
                     let (attempt, pause_ms) = (backoff.failures(), pause.as_millis() as u64);
                     warn!(stream = %self.stream, attempt, pause_ms, %error, "API server failed, trying again");
                     tokio::time::sleep(pause).await;
-                    Outcome::Interrupted
+                    if matches!(error, ApiError::Expired) { Outcome::Expired } else { Outcome::Interrupted }
                 }
             };
             state = state.step(outcome);

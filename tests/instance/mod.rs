@@ -53,17 +53,18 @@ impl Instance {
     }
 
     pub fn start(&mut self) {
+        self.start_with(|_| {});
+    }
+
+    /// Starts with what `more` adds to the command: arguments, variables.
+    pub fn start_with(&mut self, more: impl FnOnce(&mut Command)) {
         assert!(self.child.is_none(), "it runs already");
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_kubetide"))
-            .args(["run", "--config"])
-            .arg(self.path("kubetide.yaml"))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        self.child = Some(child);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kubetide"));
+        command.args(["run", "--config"]).arg(self.path("kubetide.yaml"));
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        more(&mut command);
+        self.child = Some(command.spawn().unwrap());
     }
 
     /// SIGTERM, and what it exits with.
@@ -74,6 +75,8 @@ impl Instance {
         let since = Instant::now();
         loop {
             if let Some(status) = child.try_wait().unwrap() {
+                let log = std::fs::read_to_string(self.path("log")).unwrap();
+                assert!(!log.contains("did not answer in time"), "a sink was not drained within the grace");
                 return status;
             }
             assert!(since.elapsed() < PATIENCE, "it does not end after SIGTERM");

@@ -3,5 +3,5 @@
 mod line;
 mod native;
 
-pub use line::{Style, line};
+pub use line::{Brief, News, Style, line};
 pub use native::native;
