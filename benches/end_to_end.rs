@@ -25,13 +25,13 @@ async fn main() {
         return;
     }
     println!("simulator → log → file, release build, every frame and every batch synced");
-    let small = measure(10_000, CHANGES).await;
-    let large = measure(200_000, 0).await;
-    println!("RSS at 200 k objects / at 10 k objects: {:.2}", large / small);
+    let small = measure(10_000).await;
+    let large = measure(200_000).await;
+    println!("RSS at 200 k objects / RSS at 10 k objects: {:.2}", large / small);
 }
 
-/// Takes a snapshot of `objects`, then follows `changes`, then restarts. Returns the RSS in MiB.
-async fn measure(objects: usize, changes: u64) -> f64 {
+/// Takes a snapshot of `objects`, then follows changes, then restarts. Returns the RSS after the changes, in MiB.
+async fn measure(objects: usize) -> f64 {
     let cluster = Cluster::new(ClusterOptions { history: 200_000, ..ClusterOptions::default() });
     cluster.populate_config_maps(objects);
     let server = Server::start(cluster.clone()).await.unwrap();
@@ -50,30 +50,28 @@ async fn measure(objects: usize, changes: u64) -> f64 {
         mib / took
     );
 
-    if changes > 0 {
-        let names: Vec<(String, String)> =
-            cluster.list("configmaps").iter().map(|item| (item.namespace().into(), item.name().into())).collect();
-        let before = run.file_len();
-        let began = Instant::now();
-        let writer = tokio::task::spawn_blocking(move || {
-            for change in 0..changes {
-                let (namespace, name) = &names[change as usize % names.len()];
-                cluster.touch("configmaps", namespace, name).unwrap();
-            }
-            began.elapsed().as_secs_f64()
-        });
-        run.reached(objects + 2 + changes).await;
-        let took = began.elapsed().as_secs_f64();
-        let written = writer.await.unwrap();
-        let mib = (run.file_len() - before) as f64 / 1_048_576.0;
-        println!(
-            "{changes:>8} changes: {:.0} changes/s, {:.1} MB/s into the file (the simulator itself wrote them in {written:.1} s)",
-            changes as f64 / took,
-            mib / took
-        );
-    }
-    let rss = run.rss();
-    println!("{objects:>8} objects: RSS {rss:.0} MiB");
+    let names: Vec<(String, String)> =
+        cluster.list("configmaps").iter().map(|item| (item.namespace().into(), item.name().into())).collect();
+    let before = run.file_len();
+    let began = Instant::now();
+    let writer = tokio::task::spawn_blocking(move || {
+        for change in 0..CHANGES {
+            let (namespace, name) = &names[change as usize % names.len()];
+            cluster.touch("configmaps", namespace, name).unwrap();
+        }
+        began.elapsed().as_secs_f64()
+    });
+    run.reached(objects + 2 + CHANGES).await;
+    let took = began.elapsed().as_secs_f64();
+    let written = writer.await.unwrap();
+    let mib = (run.file_len() - before) as f64 / 1_048_576.0;
+    println!(
+        "{objects:>8} objects: {CHANGES} changes at {:.0} changes/s, {:.1} MB/s (the simulator wrote them in {written:.1} s)",
+        CHANGES as f64 / took,
+        mib / took
+    );
+    let rss = run.memory("VmRSS:");
+    println!("{objects:>8} objects: RSS {rss:.0} MiB, at most {:.0} MiB", run.memory("VmHWM:"));
 
     run.kill();
     let cluster = server.cluster().clone();
@@ -82,7 +80,7 @@ async fn measure(objects: usize, changes: u64) -> f64 {
     cluster.update("configmaps", &namespace, &name, |map| map["data"]["changed"] = "while it was down".into()).unwrap();
     let began = Instant::now();
     run.start();
-    run.reached(objects + 3 + changes).await;
+    run.reached(objects + 3 + CHANGES).await;
     println!("{objects:>8} objects: restart to first event {:.0} ms", began.elapsed().as_secs_f64() * 1000.0);
     rss
 }
@@ -148,10 +146,10 @@ impl Run {
         }
     }
 
-    /// The resident memory of the process, in MiB.
-    fn rss(&self) -> f64 {
+    /// The resident memory of the process by the kernel's own count, in MiB.
+    fn memory(&self, of: &str) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.as_ref().unwrap().id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with(of)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
     }
 }

@@ -175,7 +175,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             cluster: Cluster::default(),
-            data_dir: "./kubetide-data".into(),
+            // Where the volume of a pod is mounted.
+            data_dir: "/var/lib/kubetide".into(),
             streams: Vec::new(),
             list: List::default(),
             watch: Watch::default(),
@@ -288,9 +289,9 @@ impl Config {
         for (index, sink) in self.sinks.iter().enumerate() {
             let before = &self.sinks[..index];
             let SinkCommon { name, retry: Retry { initial_ms, max_ms }, .. } = &sink.common;
-            let well_formed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            let well_formed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
             if name.is_empty() || name.len() > 63 || !name.chars().all(well_formed) {
-                let problem = format!("found {name:?}, allowed: 1 to 63 of a-z, 0-9 and -");
+                let problem = format!("found {name:?}, allowed: 1 to 63 of a-z, 0-9, - and _");
                 return refuse(format!("sinks[{index}].name"), problem);
             }
             if let Some(first) = before.iter().position(|other| other.common.name == *name) {

@@ -15,6 +15,7 @@ mod churn;
 mod fold;
 mod pipeline;
 mod receiver;
+mod sample;
 mod screen;
 mod stage;
 mod story;

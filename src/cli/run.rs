@@ -1,6 +1,9 @@
 //! `kubetide run`: the pipeline, until SIGTERM or Ctrl-C.
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
@@ -60,21 +63,28 @@ fn exit_when_stdin_ends() {
     std::process::exit(1);
 }
 
+/// `timeout` and some supervisors signal both the process and its group: within this time it is the same request.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
+
 /// The first signal asks for an orderly end, the second one does not ask.
 async fn stop_on_signal(stop: CancellationToken) {
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         return;
     };
-    for first in [true, false] {
-        let code = tokio::select! {
-            _ = terminate.recv() => 128 + SignalKind::terminate().as_raw_value(),
-            _ = interrupt.recv() => 128 + SignalKind::interrupt().as_raw_value(),
+    let mut asked: Option<Instant> = None;
+    loop {
+        let kind = tokio::select! {
+            _ = terminate.recv() => SignalKind::terminate(),
+            _ = interrupt.recv() => SignalKind::interrupt(),
         };
-        if first {
-            stop.cancel();
-        } else {
-            std::process::exit(code);
+        match asked {
+            None => {
+                asked = Some(Instant::now());
+                stop.cancel();
+            }
+            Some(first) if first.elapsed() < SAME_REQUEST => {}
+            Some(_) => std::process::exit(128 + kind.as_raw_value()),
         }
     }
 }

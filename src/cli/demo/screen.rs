@@ -91,6 +91,11 @@ impl Screen {
         self.write(&format!("{MARGIN}{sign} {text}\n"))
     }
 
+    /// A remark on its own.
+    pub(super) fn remark(&mut self, text: &str) -> anyhow::Result<()> {
+        self.write(&format!("{MARGIN}{text}\n"))
+    }
+
     /// An empty line.
     pub(super) fn space(&mut self) -> anyhow::Result<()> {
         self.write("\n")

@@ -12,6 +12,7 @@ use super::{
     churn::STREAMS,
     fold::Key,
     receiver::Received,
+    sample::Sample,
     screen::Screen,
     stage::{Deadline, Late, Stage},
     verdict::{Evidence, Verdict},
@@ -57,7 +58,8 @@ struct Notes {
     /// The streams whose history was broken, and the objects that went meanwhile.
     broken: Vec<String>,
     went_unseen: BTreeSet<Key>,
-    lists_after_kill: u64,
+    /// LIST requests until the kill.
+    lists_at_kill: Option<u64>,
     /// What did not happen, and ended the story early.
     late: Option<Late>,
 }
@@ -243,7 +245,7 @@ impl Story {
             sample.show(&records, &mut self.screen)?;
         }
 
-        let lists = self.stage.lists();
+        self.notes.lists_at_kill = Some(self.stage.lists());
         self.stage.pipeline.kill().await?;
         // What it had written before it died.
         sample.count(&self.stage.read()?);
@@ -275,8 +277,7 @@ impl Story {
         }
         sample.count(&self.until_level("the delivery of what was missed").await?);
         self.screen.aside(&format!("… and {} more", sample.left()))?;
-        self.notes.lists_after_kill = self.stage.lists() - lists;
-        let (lists, repeated) = (self.notes.lists_after_kill, self.stage.fold.repeated.len());
+        let (lists, repeated) = (self.lists_after_kill(), self.stage.fold.repeated.len());
         let text = format!("Resumed in {took:.1} s where it had stopped: {lists} LISTs, {repeated} records twice.");
         self.outcome(lists == 0 && self.is_whole(), &text).await
     }
@@ -307,7 +308,8 @@ impl Story {
         let elapsed = self.began.elapsed();
         let status = self.stage.pipeline.stop().await?;
         self.stage.read()?;
-        let Notes { at_start, waited, broken, went_unseen, lists_after_kill, late } = std::mem::take(&mut self.notes);
+        let lists_after_kill = self.lists_after_kill();
+        let Notes { at_start, waited, broken, went_unseen, late, .. } = std::mem::take(&mut self.notes);
         let verdict = Verdict::of(&Evidence {
             receiver: &self.stage.fold,
             cluster: self.stage.churn.objects()?,
@@ -323,33 +325,8 @@ impl Story {
             elapsed,
             late: late.map(|late| late.to_string()),
         });
-        self.show(&verdict)?;
+        verdict.tell(&mut self.screen)?;
         Ok(verdict)
-    }
-
-    fn show(&mut self, verdict: &Verdict) -> anyhow::Result<()> {
-        let screen = &mut self.screen;
-        screen.verdict(verdict.is_clean())?;
-        let (seconds, per_second) = (verdict.elapsed.as_secs_f64(), verdict.per_second());
-        let pace = format!("in {seconds:.0} s, {per_second:.0} per second; --rate makes it more");
-        screen.figure("changes", verdict.changes, &pace)?;
-        screen.figure("batches", verdict.batches, "each acknowledged before the checkpoint moved")?;
-        screen.figure("gaps", verdict.gaps, "one per stream, for the history that was lost")?;
-        let inferred = format!("of {} that nobody saw", verdict.went_unseen);
-        screen.figure("deletes inferred", verdict.inferred_deletes, &inferred)?;
-        screen.figure("duplicates", verdict.duplicates, "a kill may repeat one batch at most")?;
-        screen.figure("missing", verdict.missing, "objects, changes, places in the log")?;
-        let compared = format!("in {} objects, receiver against cluster", verdict.objects);
-        screen.figure("differences", verdict.differences, &compared)?;
-        if !verdict.is_clean() {
-            screen.space()?;
-        }
-        for problem in &verdict.problems {
-            screen.outcome(false, problem)?;
-        }
-        screen.space()?;
-        screen.aside("On your own cluster: kubetide run --help")?;
-        screen.space()
     }
 
     fn note_late(&mut self, ended: anyhow::Result<()>) -> anyhow::Result<()> {
@@ -399,6 +376,10 @@ impl Story {
         self.stage.fold.holes == 0 && self.stage.fold.out_of_order == 0
     }
 
+    fn lists_after_kill(&self) -> u64 {
+        self.notes.lists_at_kill.map_or(0, |lists| self.stage.lists() - lists)
+    }
+
     fn changes_in(&self, seconds: usize) -> usize {
         self.stage.churn.per_second() * seconds
     }
@@ -406,50 +387,4 @@ impl Story {
 
 fn of_op<'a>(records: &'a [Received], op: &'a str) -> impl Iterator<Item = &'a Received> {
     records.iter().filter(move |record| record.op == op)
-}
-
-/// Live changes, of which as many are shown as can be read.
-struct Sample {
-    every: Duration,
-    next: Instant,
-    /// The op and the stream of the last one: the next one should be another.
-    last: (String, String),
-    shown: usize,
-    seen: usize,
-    /// The longest time from a record's being observed to its being read here.
-    slowest: Duration,
-}
-
-impl Sample {
-    fn new(every: Duration) -> Self {
-        Self { every, next: Instant::now(), last: Default::default(), shown: 0, seen: 0, slowest: Duration::ZERO }
-    }
-
-    fn count(&mut self, records: &[Received]) {
-        self.seen += records.len();
-        let oldest = records.iter().map(|record| record.observed_at).min();
-        let took = oldest.and_then(|at| Duration::try_from(Timestamp::now().duration_since(at)).ok());
-        self.slowest = self.slowest.max(took.unwrap_or_default());
-    }
-
-    fn show(&mut self, records: &[Received], screen: &mut Screen) -> anyhow::Result<()> {
-        self.count(records);
-        if Instant::now() < self.next {
-            return Ok(());
-        }
-        let kind = |record: &Received| (record.op.clone(), record.stream.clone());
-        let other = records.iter().find(|record| kind(record) != self.last);
-        if let Some(record) = other.or(records.first()) {
-            screen.record(record.brief())?;
-            self.last = kind(record);
-            self.shown += 1;
-            self.next = Instant::now() + self.every;
-        }
-        Ok(())
-    }
-
-    /// Those that were not shown.
-    fn left(&self) -> usize {
-        self.seen - self.shown
-    }
 }

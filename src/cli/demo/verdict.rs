@@ -8,7 +8,10 @@ use std::{
 use serde::Serialize;
 use serde_json::Value;
 
-use super::fold::{Fold, Held, Key};
+use super::{
+    fold::{Fold, Held, Key},
+    screen::Screen,
+};
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -85,7 +88,8 @@ impl Verdict {
             inferred_deletes: receiver.inferred_deletes.len(),
             lists_after_kill: evidence.lists_after_kill,
             duplicates: receiver.repeated.len() as u64 + receiver.logged_twice,
-            missing: absent as u64 + evidence.owed as u64 + receiver.holes,
+            // Three views of the same loss: the largest says how much is lost at least.
+            missing: (absent as u64).max(evidence.owed as u64).max(receiver.holes),
             differences,
             exit_code: evidence.exit_code,
             problems: problems(evidence, absent, differences),
@@ -100,6 +104,30 @@ impl Verdict {
     /// Changes per second, over the whole story.
     pub(super) fn per_second(&self) -> f64 {
         self.changes as f64 / self.elapsed.as_secs_f64().max(f64::EPSILON)
+    }
+
+    /// The verdict for people.
+    pub(super) fn tell(&self, screen: &mut Screen) -> anyhow::Result<()> {
+        screen.verdict(self.is_clean())?;
+        let (seconds, per_second) = (self.elapsed.as_secs_f64(), self.per_second());
+        let pace = format!("in {seconds:.0} s, {per_second:.0} per second; --rate makes it more");
+        screen.figure("changes", self.changes, &pace)?;
+        screen.figure("batches", self.batches, "each acknowledged before the checkpoint moved")?;
+        screen.figure("gaps", self.gaps, "one per stream, for the history that was lost")?;
+        let inferred = format!("of {} that nobody saw", self.went_unseen);
+        screen.figure("deletes inferred", self.inferred_deletes, &inferred)?;
+        screen.figure("duplicates", self.duplicates, "a kill may repeat one batch at most")?;
+        screen.figure("missing", self.missing, "objects, changes, places in the log")?;
+        let compared = format!("in {} objects, receiver against cluster", self.objects);
+        screen.figure("differences", self.differences, &compared)?;
+        screen.space()?;
+        for problem in &self.problems {
+            screen.outcome(false, problem)?;
+        }
+        if self.is_clean() {
+            screen.remark("On your own cluster: kubetide run --help")?;
+        }
+        screen.space()
     }
 
     /// The verdict for machines.
