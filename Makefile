@@ -16,9 +16,9 @@ help: ## this list
 
 demo: ## watch kubetide at work on a simulated cluster; needs only cargo and a C compiler (ARGS="…" for its options)
 	@tests/env/prerequisites cargo cc
-	@echo "building kubetide without the broker sinks (cold: about 4 minutes on 2 cores, then seconds)"
-	@cargo build --release --no-default-features --package kubetide --bin kubetide
-	@"$$CARGO_TARGET_DIR/release/kubetide" demo $(ARGS)
+	@echo "building kubetide, quickly rather than for speed (cold: about 2 minutes on 2 cores, then seconds)"
+	@cargo build --profile demo --no-default-features --package kubetide --bin kubetide
+	@"$$CARGO_TARGET_DIR/demo/kubetide" demo $(ARGS)
 
 test: ## everything: format, lints, unit, scripted and real-server tests, docs (cold: about 30 minutes on 2 cores)
 	@tests/env/prerequisites cargo cc make perl
@@ -36,7 +36,7 @@ servers: ## a real kube-apiserver, Kafka and nats-server on loopback to play wit
 
 bench: ## the figures of docs/benchmarks.md, on this machine
 	@tests/env/prerequisites cargo cc make perl
-	@cargo bench --package kubetide
+	@cargo bench --package kubetide --bench stages --bench end_to_end
 
 torture: ## the real-server tests in release mode with their full counts
 	@tests/env/prerequisites cargo cc make perl

@@ -355,8 +355,8 @@ async fn churn(space: Arc<Space>, seed: u64, stop: Arc<AtomicBool>) -> Vec<(Stri
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_kills_lose_nothing_and_repeat_at_most_a_batch_each() {
-    const KILLS: usize = 20;
+async fn kills_lose_nothing_and_repeat_at_most_a_batch_each() {
+    let kills = if std::env::var_os("KUBETIDE_TORTURE").is_some() { 200 } else { 20 };
     let server = Apiserver::shared().await;
     let space = Arc::new(Space::new(server, "kills").await);
     for index in 0..200 {
@@ -367,7 +367,7 @@ async fn twenty_kills_lose_nothing_and_repeat_at_most_a_batch_each() {
 
     let mut kubetide = Instance::new(server.kubeconfig(), &space.streams(), "list: {page_size: 20}\n");
     let mut random = StdRng::seed_from_u64(1);
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         kubetide.start();
         // From the first LIST to the steady watch: anywhere.
         let wait = random.random_range(20..if kill < 5 { 300 } else { 1500 });
@@ -384,12 +384,12 @@ async fn twenty_kills_lose_nothing_and_repeat_at_most_a_batch_each() {
     let records = kubetide.records_when("the file tells the cluster's state", |r| fold(r) == expected).await;
     assert!(kubetide.terminate().success());
 
-    let repeated = assert_bounded_repetition(&kubetide.lines(), KILLS);
+    let repeated = assert_bounded_repetition(&kubetide.lines(), kills);
     assert_eq!(count(&records, "snapshot_finished"), 2);
     assert_eq!(count(&records, "gap"), 0, "a kill is not a break in history");
     assert_changes_are_chained(&records);
     assert_all_are_told(&written, &records, &format!("core/configmaps@{}", space.namespace));
-    println!("{KILLS} kills, {} states written, {} records, {repeated} repeated", written.len(), records.len());
+    println!("{kills} kills, {} states written, {} records, {repeated} repeated", written.len(), records.len());
 }
 
 /// Every state that was written after the snapshot is in the records, also those that another one followed at once.
