@@ -14,17 +14,10 @@ use kubetide::{
     changelog::{Changelog, Entry},
 };
 use kubetide_simulator::{Cluster as Simulated, ClusterOptions};
-use kubetide_sink::{Cluster, Stream};
+use kubetide_sink::{Stream, sample};
 
 fn pods() -> Arc<Stream> {
-    Arc::new(Stream {
-        cluster: Cluster { name: "bench".into(), uid: "8f2b7e9c-0d1a-4c55-9a57-3f0f5f7f3a10".into() },
-        group: String::new(),
-        version: "v1".into(),
-        resource: "pods".into(),
-        kind: "Pod".into(),
-        namespace: None,
-    })
+    Arc::new(sample::stream("pods", "Pod"))
 }
 
 /// A Pod as the API server sends it, managedFields and all.
@@ -61,8 +54,7 @@ fn append(criterion: &mut Criterion) {
     let bytes = observed.object.as_ref().unwrap().len() as u64;
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let log = Changelog::open(directory.path(), "8f2b7e9c-0d1a-4c55-9a57-3f0f5f7f3a10", std::slice::from_ref(&stream))
-        .unwrap();
+    let log = Changelog::open(directory.path(), "c-1", std::slice::from_ref(&stream)).unwrap();
     let mut version = 1;
     let mut group = criterion.benchmark_group("changelog");
     group.throughput(Throughput::Bytes(bytes * GROUP));

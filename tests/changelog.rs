@@ -9,17 +9,10 @@ use kubetide::{
     change::{ObjectKey, Observed, ResourceVersion},
     changelog::{Changelog, Entry, OpenError, Phase},
 };
-use kubetide_sink::{Body, Cluster, Op, Reason, Record, Stream, What};
+use kubetide_sink::{Body, Op, Reason, Record, Stream, What, sample};
 
 fn stream(resource: &str) -> Arc<Stream> {
-    Arc::new(Stream {
-        cluster: Cluster { name: "c".into(), uid: "c-1".into() },
-        group: String::new(),
-        version: "v1".into(),
-        resource: resource.into(),
-        kind: "Any".into(),
-        namespace: None,
-    })
+    Arc::new(sample::stream(resource, "Any"))
 }
 
 fn observed(name: &str, uid: &str, version: u64) -> Observed {

@@ -16,7 +16,7 @@ use kubetide::{
     changelog::{Changelog, Cursor, Entry},
     delivery::{DeliveryError, Limits, Pump},
 };
-use kubetide_sink::{Batch, Cluster, Sink, SinkError, Stream};
+use kubetide_sink::{Batch, Sink, SinkError, Stream, sample};
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -68,14 +68,7 @@ impl Sink for Scripted {
 }
 
 fn stream(resource: &str) -> Arc<Stream> {
-    Arc::new(Stream {
-        cluster: Cluster { name: "c".into(), uid: "c-1".into() },
-        group: String::new(),
-        version: "v1".into(),
-        resource: resource.into(),
-        kind: "Any".into(),
-        namespace: None,
-    })
+    Arc::new(sample::stream(resource, "Any"))
 }
 
 /// A log with one update of an object for each version.

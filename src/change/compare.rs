@@ -122,20 +122,13 @@ fn gone(stream: &Stream, lineage: u64, row: &Row, key: ObjectKey, version: Optio
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
     use bytes::Bytes;
-    use kubetide_sink::Cluster;
+    use kubetide_sink::sample;
 
     use super::*;
     use crate::change::ResourceVersion;
 
     fn stream() -> Stream {
-        Stream {
-            cluster: Cluster { name: "c".into(), uid: "c-1".into() },
-            group: String::new(),
-            version: "v1".into(),
-            resource: "pods".into(),
-            kind: "Pod".into(),
-            namespace: None,
-        }
+        sample::stream("pods", "Pod")
     }
 
     fn observed(uid: &str, version: &str) -> Observed {

@@ -47,19 +47,13 @@ fn hash(parts: &[&str]) -> Id {
 
 #[cfg(test)]
 mod tests {
-    use kubetide_sink::Cluster;
+    use kubetide_sink::{Cluster, sample};
 
     use super::*;
 
     fn stream(group: &str, resource: &str) -> Stream {
-        Stream {
-            cluster: Cluster { name: "any".into(), uid: "8f2b7e9c-0d1a-4c55-9a57-3f0f5f7f3a10".into() },
-            group: group.into(),
-            version: "v1".into(),
-            resource: resource.into(),
-            kind: "Any".into(),
-            namespace: None,
-        }
+        let cluster = Cluster { name: "any".into(), uid: "8f2b7e9c-0d1a-4c55-9a57-3f0f5f7f3a10".into() };
+        Stream { cluster, group: group.into(), ..sample::stream(resource, "Any") }
     }
 
     /// Made by an independent program: `hashlib.sha256` over `struct.pack(">I", len(p)) + p` for each part.

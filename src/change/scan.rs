@@ -367,21 +367,14 @@ fn text(quoted: &[u8]) -> Walked<Cow<'_, str>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
-    use kubetide_sink::Cluster;
+    use kubetide_sink::sample;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
 
     fn pods() -> Stream {
-        Stream {
-            cluster: Cluster { name: "c".into(), uid: "c-1".into() },
-            group: String::new(),
-            version: "v1".into(),
-            resource: "pods".into(),
-            kind: "Pod".into(),
-            namespace: None,
-        }
+        sample::stream("pods", "Pod")
     }
 
     fn cleaned(text: &str) -> String {

@@ -285,40 +285,16 @@ fn a_frame_follows(file: &File, offset: u64) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use kubetide_sink::{Body, Change, Cluster, Id, Op, Origin, Record, Stream};
+    use kubetide_sink::{Record, sample};
 
     use super::*;
 
     fn record(seq: u64) -> Record {
-        let stream = Stream {
-            cluster: Cluster { name: "c".into(), uid: "c".into() },
-            group: String::new(),
-            version: "v1".into(),
-            resource: "pods".into(),
-            kind: "Pod".into(),
-            namespace: None,
-        };
-        let change = Change {
-            op: Op::Create,
-            origin: Origin::Watch,
-            namespace: "n".into(),
-            name: format!("pod-{seq}"),
-            uid: "u".into(),
-            resource_version: seq.to_string(),
-            previous_resource_version: None,
-            generation: Some(1),
-            snapshot: None,
-            object: Some(Bytes::from(format!("{{\"seq\":{seq}}}"))),
-            problem: None,
-        };
-        let log_id = "01JCXZ3V9T6Q0W8Y2K4M6N8P0R".into();
-        let observed_at = jiff::Timestamp::UNIX_EPOCH;
-        Record { id: Id([7; 16]), log_id, seq, stream: Arc::new(stream), observed_at, body: Body::Change(change) }
+        sample::record(seq, format!("{{\"seq\":{seq}}}"))
     }
 
     fn log_id() -> Arc<str> {
-        "01JCXZ3V9T6Q0W8Y2K4M6N8P0R".into()
+        sample::LOG_ID.into()
     }
 
     /// What opening the log found: the records and where the next frame goes.

@@ -116,46 +116,13 @@ impl Batcher {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
-    use std::sync::Arc;
-
-    use bytes::Bytes;
-    use kubetide_sink::{Body, Change, Cluster, Id, Op, Origin, Stream};
+    use kubetide_sink::sample;
     use proptest::prelude::*;
 
     use super::*;
 
     fn record(seq: u64, object_len: usize) -> Record {
-        let stream = Stream {
-            cluster: Cluster { name: "c".into(), uid: "c".into() },
-            group: String::new(),
-            version: "v1".into(),
-            resource: "pods".into(),
-            kind: "Pod".into(),
-            namespace: None,
-        };
-        let change = Change {
-            op: Op::Create,
-            origin: Origin::Watch,
-            namespace: String::new(),
-            name: "a".into(),
-            uid: "u".into(),
-            resource_version: seq.to_string(),
-            previous_resource_version: None,
-            generation: None,
-            snapshot: None,
-            object: Some(Bytes::from(vec![b' '; object_len])),
-            problem: None,
-        };
-        let (id, log_id, stream) = (Id([0; 16]), "L".into(), Arc::new(stream));
-        Record {
-            id,
-            log_id,
-            seq,
-            stream,
-            observed_at: "2026-01-01T00:00:00Z".parse().unwrap(),
-            body: Body::Change(change),
-        }
+        sample::record(seq, vec![b' '; object_len])
     }
 
     fn limits(max_records: usize, max_bytes: usize) -> Limits {

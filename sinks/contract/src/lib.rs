@@ -5,6 +5,7 @@
 
 pub mod format;
 mod record;
+pub mod sample;
 mod sink;
 
 pub use record::{Body, Change, Cluster, Control, Counts, From, Id, Op, Origin, Reason, Record, Scope, Stream, What};

@@ -162,47 +162,29 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
     use std::sync::Arc;
 
-    use bytes::Bytes;
     use proptest::prelude::*;
     use serde_json::Value;
 
     use super::*;
-    use crate::{Cluster, Counts, From, Id, Op, Origin, Reason, Scope, Stream};
+    use crate::{Cluster, Counts, From, Id, Reason, Scope, Stream, sample};
 
     fn record(body: Body) -> Record {
         let cluster = Cluster { name: "prod \"eu\"".into(), uid: "c-1".into() };
-        let stream = Stream {
-            cluster,
-            group: String::new(),
-            version: "v1".into(),
-            resource: "configmaps".into(),
-            kind: "ConfigMap".into(),
-            namespace: Some("a".into()),
-        };
+        let stream = Stream { cluster, namespace: Some("a".into()), ..sample::stream("configmaps", "ConfigMap") };
         Record {
             id: Id([0xab; 16]),
-            log_id: "01JC".into(),
-            seq: 1042,
             stream: Arc::new(stream),
             observed_at: "2026-11-16T04:00:00.123Z".parse().unwrap(),
             body,
+            ..sample::record(1042, "")
         }
     }
 
-    fn change(name: &str, object: &str) -> Body {
-        Body::Change(Change {
-            op: Op::Update,
-            origin: Origin::Watch,
-            namespace: "a".into(),
-            name: name.into(),
-            uid: "u".into(),
-            resource_version: "7".into(),
-            previous_resource_version: Some("5".into()),
-            generation: None,
-            snapshot: None,
-            object: Some(Bytes::copy_from_slice(object.as_bytes())),
-            problem: None,
-        })
+    fn change(name: &str, object: &'static str) -> Body {
+        match sample::record(7, object).body {
+            Body::Change(change) => Body::Change(Change { name: name.into(), ..change }),
+            control => control,
+        }
     }
 
     fn rendered(body: Body) -> String {
