@@ -166,7 +166,15 @@ fn check_sink_streams(config: &Config, streams: &[Arc<Stream>]) -> Result<(), Co
 }
 
 fn pump(index: usize, sink: &config::Sink, log: &Changelog, drain: CancellationToken) -> Result<Pump, RunError> {
-    let config::SinkCommon { name, streams, batch, retry } = sink.common.clone();
+    // A further format or guarantee will not go unnoticed here.
+    let config::SinkCommon {
+        name,
+        format: config::Format::Native,
+        streams,
+        delivery: config::Delivery::AtLeastOnce,
+        batch,
+        retry,
+    } = sink.common.clone();
     let cannot = |message: String| RunError::Sink { index, name: name.clone(), message };
     let receiver: Box<dyn Sink> = match &sink.kind {
         SinkKind::File(file) => {
@@ -182,7 +190,7 @@ fn pump(index: usize, sink: &config::Sink, log: &Changelog, drain: CancellationT
         max_bytes: batch.max_bytes.get(),
         max_wait: Duration::from_millis(batch.max_wait_ms),
     };
-    let backoff =
-        Backoff::new(Duration::from_millis(retry.initial_ms.get()), Duration::from_millis(retry.max_ms.get()));
-    Ok(Pump { name, sink: receiver, reader, cursor, limits, backoff, streams, drain })
+    let backoff = Backoff::new(Duration::from_millis(retry.initial_ms.get()));
+    let longest_pause = Duration::from_millis(retry.max_ms.get());
+    Ok(Pump { name, sink: receiver, reader, cursor, limits, backoff, longest_pause, streams, drain })
 }

@@ -108,15 +108,39 @@ pub struct Sink {
 pub struct SinkCommon {
     /// The sink's identity: its cursor is kept under this name.
     pub name: String,
+    /// How records are written.
+    #[serde(default)]
+    pub format: Format,
     /// The streams it takes, by name; empty = all.
     #[serde(default)]
     pub streams: Vec<String>,
+    /// What a crash may do to what is delivered.
+    #[serde(default)]
+    pub delivery: Delivery,
     /// When a batch is cut.
     #[serde(default)]
     pub batch: Batch,
     /// How failed batches are tried again.
     #[serde(default)]
     pub retry: Retry,
+}
+
+/// `format`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// kubetide's own JSON, `kubetide.change.v1`.
+    #[default]
+    Native,
+}
+
+/// `delivery`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    /// Nothing is lost; a hard kill may repeat one batch.
+    #[default]
+    AtLeastOnce,
 }
 
 /// The type of a sink, with its own keys.

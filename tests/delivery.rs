@@ -115,7 +115,8 @@ impl Delivery {
             reader: log.reader(cursor.cursor().acknowledged + 1),
             cursor,
             limits: Limits { max_records, max_bytes: 1 << 20, max_wait: Duration::ZERO },
-            backoff: Backoff::new(Duration::from_millis(1), Duration::from_millis(2)),
+            backoff: Backoff::new(Duration::from_millis(1)),
+            longest_pause: Duration::from_millis(2),
             streams: streams.iter().map(|name| (*name).into()).collect(),
             drain: drain.clone(),
         };

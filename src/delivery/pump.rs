@@ -3,7 +3,7 @@
 //! The cursor moves only past what the sink has acknowledged. A batch is noted beside the cursor before it is sent for the
 //! first time, so that a restart sends exactly the same one again.
 
-use std::{collections::VecDeque, io};
+use std::{collections::VecDeque, io, time::Duration};
 
 use kubetide_sink::{Batch, Record, Sink, SinkError};
 use tokio::time::Instant;
@@ -64,6 +64,8 @@ pub struct Pump {
     pub limits: Limits,
     /// How to retry.
     pub backoff: Backoff,
+    /// The longest pause between two tries.
+    pub longest_pause: Duration,
     /// The streams that the sink takes, by name; empty = all.
     pub streams: Vec<String>,
     /// Asks the loop to deliver what it has and end.
@@ -154,7 +156,7 @@ impl Pump {
                 }
                 Err(SinkError::Fatal(message)) => return Err(DeliveryError::Sink { sink: self.name.clone(), message }),
                 Err(SinkError::Retry { message, after }) => {
-                    let pause = self.backoff.next(rand::random(), after);
+                    let pause = self.backoff.next(rand::random(), self.longest_pause, after);
                     let attempt = self.backoff.failures();
                     warn!(sink = %self.name, attempt, pause_ms = pause.as_millis() as u64, error = message, "delivery failed, trying again");
                     tokio::select! {

@@ -48,6 +48,12 @@ impl ApiError {
         }
     }
 
+    /// Whether the server is there and says no: trying again soon will not change its mind.
+    pub fn is_refusal(&self) -> bool {
+        let temporary = [StatusCode::REQUEST_TIMEOUT, StatusCode::GONE, StatusCode::TOO_MANY_REQUESTS];
+        self.status().is_some_and(|status| status.is_client_error() && !temporary.contains(&status))
+    }
+
     /// The server's own wish for the pause.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {

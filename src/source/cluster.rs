@@ -132,12 +132,7 @@ async fn read_uid(client: &Client, url: &str) -> Result<String, ConnectError> {
 
 /// Which of the two it is: nobody there, or somebody who says no.
 pub fn refused(error: &ApiError, message: &str) -> ConnectError {
-    match error.status() {
-        Some(status) if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
-            ConnectError::Refused(message.into())
-        }
-        _ => ConnectError::Unreachable(message.into()),
-    }
+    if error.is_refusal() { ConnectError::Refused(message.into()) } else { ConnectError::Unreachable(message.into()) }
 }
 
 /// Reads one JSON document. For the start, when nothing runs yet: it does not wait for long.

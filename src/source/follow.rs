@@ -20,8 +20,12 @@ use crate::{
     config,
 };
 
-/// The first pause after a failure, and the longest.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(300));
+/// The first pause after a failure, at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// The longest while the API server is away: when it is back, its history is not forgotten before it is asked.
+const LONGEST_PAUSE_AWAY: Duration = Duration::from_secs(30);
+/// The longest while it refuses (401, 403, 404): somebody has to change something first.
+const LONGEST_PAUSE_REFUSED: Duration = Duration::from_secs(300);
 /// A watch without bookmarks may be quiet until the server ends it; this much later it is not coming back.
 const WATCH_END_SLACK: Duration = Duration::from_secs(30);
 /// A watch that ends sooner than this without an event counts as a failure, or a broken server would be asked in a loop.
@@ -58,7 +62,7 @@ impl Follower {
 
     async fn follow(self, durable: StreamState) -> Result<(), WriteError> {
         let mut state = State::resume(&durable);
-        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
+        let mut backoff = Backoff::new(FIRST_PAUSE);
         let mut generation = 0;
         let mut turn_at_lists = None;
         loop {
@@ -73,7 +77,7 @@ impl Follower {
                     self.log.append(&self.stream, Entry::ListNeeded(*reason)).await?;
                     Ok(Outcome::Announced)
                 }
-                State::Listing { token, .. } => {
+                State::Listing { version, token } => {
                     if turn_at_lists.is_none() {
                         turn_at_lists = self.lists.clone().acquire_owned().await.ok();
                     }
@@ -81,7 +85,7 @@ impl Follower {
                         generation += 1;
                         self.log.append(&self.stream, Entry::ListStarted(generation)).await?;
                     }
-                    match self.list_page(token.as_deref()).await {
+                    match self.list_page(version.as_ref(), token.as_deref()).await {
                         Ok(page) => {
                             backoff.reset();
                             Ok(self.log_page(page).await?)
@@ -109,7 +113,8 @@ impl Follower {
                 Err(ApiError::Expired) if matches!(state, State::Watching(_)) => Outcome::Expired,
                 Err(error) => {
                     turn_at_lists = None;
-                    let pause = backoff.next(rand::random(), error.retry_after());
+                    let longest = if error.is_refusal() { LONGEST_PAUSE_REFUSED } else { LONGEST_PAUSE_AWAY };
+                    let pause = backoff.next(rand::random(), longest, error.retry_after());
                     let (attempt, pause_ms) = (backoff.failures(), pause.as_millis() as u64);
                     warn!(stream = %self.stream, attempt, pause_ms, %error, "API server failed, trying again");
                     tokio::time::sleep(pause).await;
@@ -120,10 +125,17 @@ impl Follower {
         }
     }
 
-    /// Gets one page, with every object in it found and cleaned.
-    async fn list_page(&self, token: Option<&str>) -> Result<(Page, Vec<Observed>), ApiError> {
+    /// Gets one page, with every object in it found and cleaned. All pages of a LIST are of one version.
+    async fn list_page(
+        &self,
+        version: Option<&ResourceVersion>,
+        token: Option<&str>,
+    ) -> Result<(Page, Vec<Observed>), ApiError> {
         let timeout = Duration::from_secs(self.list.timeout_secs.get());
         let page = api::list_page(&self.client, &self.stream, self.list.page_size.get(), token, timeout).await?;
+        if version.is_some_and(|version| *version != page.version) {
+            return Err(ApiError::Expired);
+        }
         let observed = page.items().map(|item| self.observe(item)).collect::<Result<_, _>>()?;
         Ok((page, observed))
     }
