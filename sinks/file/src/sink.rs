@@ -6,6 +6,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Seek as _, SeekFrom, Write as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -13,6 +14,9 @@ use async_trait::async_trait;
 use kubetide_sink::{Batch, Sink, SinkError};
 
 use crate::{FileConfig, lines};
+
+/// How every line of ours begins.
+const MARK: &[u8] = br#"{"schema":"kubetide."#;
 
 /// A file of records, one per line.
 #[derive(Debug)]
@@ -38,7 +42,7 @@ impl Sink for FileSink {
         let written = tokio::task::spawn_blocking(move || -> io::Result<File> {
             // A file that was moved away (logrotate) is made anew; what was written stays with the moved one.
             let mut file = match file {
-                Some(file) if path.exists() => file,
+                Some(file) if is_at(&file, &path) => file,
                 _ => open_at_line_end(&path)?,
             };
             append_whole(&mut file, &out)?;
@@ -56,6 +60,12 @@ impl Sink for FileSink {
     }
 }
 
+/// Whether the path still leads to this file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |metadata: &std::fs::Metadata| (metadata.dev(), metadata.ino());
+    matches!((file.metadata(), path.metadata()), (Ok(ours), Ok(there)) if id(&ours) == id(&there))
+}
+
 /// Appends all of it, durably, or leaves the file as it was: a full disk must not collect a copy per retry.
 fn append_whole(file: &mut File, out: &[u8]) -> io::Result<()> {
     let before = file.metadata()?;
@@ -66,7 +76,8 @@ fn append_whole(file: &mut File, out: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Opens for appending, behind the last whole line.
+/// Opens for appending, behind the last whole line. Half a line is cut off if it is ours, else it is ended: a file that
+/// somebody else has begun loses nothing.
 fn open_at_line_end(path: &Path) -> io::Result<File> {
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         std::fs::create_dir_all(directory)?;
@@ -80,7 +91,14 @@ fn open_at_line_end(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() {
         let whole = end_of_last_line(&mut file)?;
         if whole < file.metadata()?.len() {
-            file.set_len(whole)?;
+            let mut half = Vec::new();
+            file.seek(SeekFrom::Start(whole))?;
+            Read::by_ref(&mut file).take(MARK.len() as u64).read_to_end(&mut half)?;
+            if MARK.starts_with(&half) {
+                file.set_len(whole)?;
+            } else {
+                file.write_all(b"\n")?;
+            }
             file.sync_data()?;
         }
     }
@@ -120,16 +138,40 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sub/out.ndjson");
         drop(open_at_line_end(&path).unwrap());
-        for (before, after) in
-            [("", ""), ("{\"a\":1}\n", "{\"a\":1}\n"), ("{\"a\":1}\n{\"b\"", "{\"a\":1}\n"), ("{\"torn", "")]
-        {
+        let torn = "{\"schema\":\"kubetide.change.v1\",\"id\":\"";
+        for (before, after) in [
+            ("", ""),
+            ("{\"a\":1}\n", "{\"a\":1}\n"),
+            ("{\"a\":1}\n{\"sch", "{\"a\":1}\n"),
+            (torn, ""),
+            ("somebody else's\nnotes", "somebody else's\nnotes\n"),
+        ] {
             std::fs::write(&path, before).unwrap();
             drop(open_at_line_end(&path).unwrap());
             assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
         }
-        let long = format!("first\n{}", "x".repeat(200_000));
+        let long = format!("first\n{torn}{}", "x".repeat(200_000));
         std::fs::write(&path, long).unwrap();
         drop(open_at_line_end(&path).unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "first\n");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_moved_away_or_replaced_is_left_alone_and_the_path_is_written_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("out");
+        let batch = |seq| Batch { from: seq, to: seq, records: vec![kubetide_sink::sample::record(seq, "{}")] };
+        let mut sink = FileSink::open(&FileConfig { path: path.clone() }).unwrap();
+        sink.deliver(&batch(1)).await.unwrap();
+        std::fs::rename(&path, directory.path().join("out.1")).unwrap();
+        sink.deliver(&batch(2)).await.unwrap();
+        std::fs::rename(&path, directory.path().join("out.2")).unwrap();
+        File::create(&path).unwrap();
+        sink.deliver(&batch(3)).await.unwrap();
+        for (name, seq) in [("out.1", 1), ("out.2", 2), ("out", 3)] {
+            let text = std::fs::read_to_string(directory.path().join(name)).unwrap();
+            assert_eq!(text.lines().count(), 1, "{name}");
+            assert!(text.contains(&format!("\"seq\":{seq}}}")), "{name}: {text}");
+        }
     }
 }
