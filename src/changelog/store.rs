@@ -12,9 +12,11 @@ use super::{OpenError, StreamState, frame::Frame, segment::Place};
 use crate::change::{ObjectKey, ResourceVersion, Row};
 
 /// Memory must not grow with the number of objects: blocks are cached up to this and no further.
-const CACHE_BYTES: u64 = 16 * 1024 * 1024;
+const CACHE_BYTES: u64 = 8 * 1024 * 1024;
 /// A memtable is written out at this size: a small store and a large one hold about the same in memory.
 const MEMTABLE_BYTES: u64 = 8 * 1024 * 1024;
+/// Keys without values, read once.
+const LISTED_MEMTABLE_BYTES: u64 = 1024 * 1024;
 /// Old journals are dropped when their memtables have been written out; this bounds the replay of fjall itself.
 const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -39,13 +41,14 @@ impl Store {
             let database = Database::builder(path)
                 .cache_size(CACHE_BYTES)
                 .max_journaling_size(JOURNAL_BYTES)
-                .worker_threads(1)
+                // One of two keeps memtables small while the other compacts; a single one would let them grow meanwhile.
+                .worker_threads(2)
                 .open()?;
             let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
             // Objects apart from keys: the comparison with a LIST walks the keys alone.
             let rows =
                 database.keyspace("rows", || options().with_kv_separation(Some(KvSeparationOptions::default())))?;
-            let listed = database.keyspace("listed", options)?;
+            let listed = database.keyspace("listed", || options().max_memtable_size(LISTED_MEMTABLE_BYTES))?;
             let meta = database.keyspace("meta", options)?;
             listed.clear()?;
             Ok(Self { database, rows, listed, meta })
