@@ -22,7 +22,7 @@ use crate::{
 /// resumes where this one stopped. A second signal exits at once.
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  kubetide run --config kubetide.yaml\n\nEvery key can be set by the environment too: KUBETIDE__LIST__PAGE_SIZE=100."
+    after_help = "Example:\n  kubetide run --config kubetide.yaml\n\nEvery key but the lists (streams, sinks) can be set by the environment too: KUBETIDE__LIST__PAGE_SIZE=100.\n\nExit codes: 0 fine, 1 failed, 2 usage or configuration, 69 a service that is needed is not there."
 )]
 pub(super) struct Run {
     /// The configuration file (YAML; JSON or TOML by its ending)
