@@ -159,7 +159,6 @@ fn lines(chunks: Chunks) -> Chunks {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // a test
 mod tests {
     use super::*;
 

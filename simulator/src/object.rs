@@ -213,7 +213,6 @@ impl std::fmt::Write for Draft {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // a test
 mod tests {
     use super::*;
     use serde_json::json;

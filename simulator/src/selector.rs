@@ -137,7 +137,6 @@ fn unparsable(part: &str) -> Status {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // a test
 mod tests {
     use super::*;
 
