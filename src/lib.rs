@@ -29,3 +29,4 @@ pub mod bridge;
 pub mod cli;
 pub mod config;
 mod telemetry;
+pub mod vitals;

@@ -1,0 +1,66 @@
+//! The vitals of one sink: what it took, and for how long it has been failing.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use opentelemetry::KeyValue;
+use tokio::time::Instant;
+
+use super::{Shared, lock, readiness::Check, words};
+
+/// A receiver that restarts is back within this time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the delivery to one sink reports to. Clones report to the same place.
+#[derive(Clone)]
+pub struct SinkVitals {
+    shared: Arc<Shared>,
+    condition: Arc<Mutex<Condition>>,
+    /// The label of all its series.
+    sink: KeyValue,
+}
+
+/// How one sink is.
+#[derive(Default)]
+pub(super) struct Condition {
+    failing: Option<Failing>,
+}
+
+struct Failing {
+    since: Instant,
+    message: String,
+}
+
+impl Condition {
+    pub(super) fn check(&self, sink: &str) -> Check {
+        let name = format!("sink/{sink}");
+        let Some(Failing { since, message }) = &self.failing else { return Check::ok(name) };
+        let message = format!("{message} (for {}); nothing is lost, it is tried again", words::time(since.elapsed()));
+        if since.elapsed() < PATIENCE { Check::degraded(name, message) } else { Check::failed(name, message) }
+    }
+}
+
+impl SinkVitals {
+    pub(super) fn new(shared: Arc<Shared>, name: &str, condition: Arc<Mutex<Condition>>) -> Self {
+        Self { shared, condition, sink: KeyValue::new("sink", Arc::<str>::from(name)) }
+    }
+
+    /// A batch was acknowledged, this long after its oldest record was observed.
+    pub fn delivered(&self, records: u64, bytes: u64, lag: Duration) {
+        let (instruments, labels) = (&self.shared.instruments, [self.sink.clone()]);
+        instruments.sink_records.add(records, &labels);
+        instruments.sink_bytes.add(bytes, &labels);
+        instruments.sink_lag.record(lag.as_secs_f64(), &labels);
+        lock(&self.condition).failing = None;
+    }
+
+    /// A batch was not taken.
+    pub fn failed(&self, message: &str) {
+        self.shared.instruments.sink_failures.add(1, &[self.sink.clone()]);
+        let mut condition = lock(&self.condition);
+        let since = condition.failing.as_ref().map_or_else(Instant::now, |failing| failing.since);
+        condition.failing = Some(Failing { since, message: words::short(message) });
+    }
+}

@@ -1,0 +1,1 @@
+//! Every rule of readiness, with the clock moved by hand.
