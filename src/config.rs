@@ -7,12 +7,16 @@
 mod load;
 
 use std::{
+    net::SocketAddr,
     num::{NonZeroU32, NonZeroU64, NonZeroUsize},
     path::PathBuf,
 };
 
 use kubetide_sink_file::{FileConfig, StdoutConfig};
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, Unexpected},
+};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 pub use load::{ConfigError, Flags, load};
@@ -34,6 +38,8 @@ pub struct Config {
     /// Where to push the log. Read apart, because what a sink may hold depends on its type.
     #[serde(skip_deserializing)]
     pub sinks: Vec<Sink>,
+    /// Health and metrics.
+    pub admin: Admin,
     /// Logs.
     pub telemetry: Telemetry,
     /// How long a shutdown waits for the sinks.
@@ -175,6 +181,15 @@ pub struct Retry {
     pub max_ms: NonZeroU64,
 }
 
+/// `admin`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Admin {
+    /// The address of `/livez`, `/readyz` and `/metrics`; none = no HTTP at all.
+    #[serde(deserialize_with = "address")]
+    pub listen: Option<SocketAddr>,
+}
+
 /// `telemetry`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -205,6 +220,7 @@ impl Default for Config {
             list: List::default(),
             watch: Watch::default(),
             sinks: Vec::new(),
+            admin: Admin::default(),
             telemetry: Telemetry::default(),
             // Less than the 30 s that Kubernetes gives a pod.
             shutdown_grace_secs: 25,
@@ -255,6 +271,13 @@ impl Default for Retry {
             // A receiver that comes back waits a minute at most.
             max_ms: const { NonZeroU64::new(60_000).unwrap() },
         }
+    }
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        // On every address: the kubelet and Prometheus come from outside the pod.
+        Self { listen: Some(SocketAddr::from(([0, 0, 0, 0], 8080))) }
     }
 }
 
@@ -357,6 +380,15 @@ impl Telemetry {
         }
         Ok(())
     }
+}
+
+/// An address, or nothing; what is neither is told with what was found.
+fn address<'de, D: Deserializer<'de>>(value: D) -> Result<Option<SocketAddr>, D::Error> {
+    let read = |text: String| {
+        let expected = &"an address and a port such as 0.0.0.0:8080, or null";
+        text.parse().map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), expected))
+    };
+    Option::<String>::deserialize(value)?.map(read).transpose()
 }
 
 fn refuse(key: impl std::fmt::Display, problem: impl std::fmt::Display) -> Result<(), ConfigError> {

@@ -122,7 +122,7 @@ fn unknown_keys_are_refused_with_their_path_the_nearest_and_the_allowed_ones() {
         "streams: [{resurce: pods}]",
         &["streams[0].resurce: unknown key", "did you mean resource?", "allowed: resource, namespaces"],
     );
-    let top = "allowed: cluster, data_dir, streams, list, watch, telemetry, shutdown_grace_secs, sinks";
+    let top = "allowed: cluster, data_dir, streams, list, watch, admin, telemetry, shutdown_grace_secs, sinks";
     assert_refused("sink: []", &["sink: unknown key", "did you mean sinks?", top]);
     assert_refused("List: {page_size: 1}", &["List: unknown key", "did you mean list?"]);
     assert_refused("list: {list: 1}", &["list.list: unknown key; allowed: page_size"]);
@@ -159,6 +159,8 @@ fn bad_values_are_refused_with_what_was_found_and_what_is_expected() {
         ("telemetry: {log_level: inf}", "telemetry.log_level: found \"inf\", allowed: error, warn, info"),
         ("telemetry: {log_level: 'a=b=c'}", "telemetry.log_level: found \"a=b=c\", allowed: error, warn, info"),
         ("watch: {bookmarks: 7}", "watch.bookmarks: found 7, expected true or false"),
+        ("admin: {listen: here}", "admin.listen: found \"here\", expected an address and a port such as 0.0.0.0:8080"),
+        ("admin: {listen: 8080}", "admin.listen: found 8080, expected text in quotes"),
         ("shutdown_grace_secs: -3", "shutdown_grace_secs: found -3, expected a whole number from 0"),
         ("cluster: {uid: ''}", "cluster.uid: empty"),
         ("data_dir: ''", "data_dir: empty"),
@@ -217,6 +219,14 @@ fn files_that_are_no_configuration_are_refused_by_name() {
     fs::write(&path, [0xff, 0xfe, 0x00]).unwrap();
     assert!(load(&path, &Flags::default()).unwrap_err().to_string().contains("c.yaml"));
     assert!(load(directory.path(), &Flags::default()).unwrap_err().to_string().contains("directory"));
+}
+
+#[test]
+fn the_admin_address_can_be_changed_or_left_out() {
+    let listen = |text: &str| loaded("c.yaml", &format!("{SHORT}{text}")).unwrap().admin.listen;
+    assert_eq!(listen(""), Some(([0, 0, 0, 0], 8080).into()));
+    assert_eq!(listen("admin: {listen: '[::1]:9'}"), Some("[::1]:9".parse().unwrap()));
+    assert_eq!(listen("admin: {listen: null}"), None);
 }
 
 #[test]
