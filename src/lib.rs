@@ -24,6 +24,7 @@ pub mod changelog;
 
 pub mod delivery;
 
+pub mod admin;
 pub mod backoff;
 pub mod bridge;
 pub mod cli;

@@ -1,6 +1,7 @@
 //! The vitals of one sink: what it took, and for how long it has been failing.
 
 use std::{
+    slice,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -49,16 +50,16 @@ impl SinkVitals {
 
     /// A batch was acknowledged, this long after its oldest record was observed.
     pub fn delivered(&self, records: u64, bytes: u64, lag: Duration) {
-        let (instruments, labels) = (&self.shared.instruments, [self.sink.clone()]);
-        instruments.sink_records.add(records, &labels);
-        instruments.sink_bytes.add(bytes, &labels);
-        instruments.sink_lag.record(lag.as_secs_f64(), &labels);
+        let (instruments, labels) = (&self.shared.instruments, slice::from_ref(&self.sink));
+        instruments.sink_records.add(records, labels);
+        instruments.sink_bytes.add(bytes, labels);
+        instruments.sink_lag.record(lag.as_secs_f64(), labels);
         lock(&self.condition).failing = None;
     }
 
     /// A batch was not taken.
     pub fn failed(&self, message: &str) {
-        self.shared.instruments.sink_failures.add(1, &[self.sink.clone()]);
+        self.shared.instruments.sink_failures.add(1, slice::from_ref(&self.sink));
         let mut condition = lock(&self.condition);
         let since = condition.failing.as_ref().map_or_else(Instant::now, |failing| failing.since);
         condition.failing = Some(Failing { since, message: words::short(message) });

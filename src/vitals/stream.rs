@@ -4,6 +4,7 @@
 //! whether it stalled.
 
 use std::{
+    slice,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -225,8 +226,8 @@ impl StreamVitals {
         update(&mut lock(&self.condition));
     }
 
-    fn labels(&self) -> [KeyValue; 1] {
-        [self.stream.clone()]
+    fn labels(&self) -> &[KeyValue] {
+        slice::from_ref(&self.stream)
     }
 
     fn labels_and(&self, key: &'static str, value: &'static str) -> [KeyValue; 2] {
@@ -256,8 +257,8 @@ impl StreamVitals {
     /// The LIST was complete. It is proof that the API server answers, so that it heals a stall too.
     pub fn list_finished(&self, objects: u64, took: Duration) {
         let Shared { instruments, .. } = &*self.shared;
-        instruments.list_duration.record(took.as_secs_f64(), &self.labels());
-        instruments.listed_objects.add(objects, &self.labels());
+        instruments.list_duration.record(took.as_secs_f64(), self.labels());
+        instruments.listed_objects.add(objects, self.labels());
         self.update(|condition| {
             (condition.failing, condition.stalled) = (None, None);
             condition.list(Listed::Wholly);
@@ -271,13 +272,13 @@ impl StreamVitals {
 
     /// The API server has accepted the watch. That ends failures, but not a stall.
     pub fn watch_opened(&self) {
-        self.shared.instruments.watch_opened.add(1, &self.labels());
+        self.shared.instruments.watch_opened.add(1, self.labels());
         self.update(|condition| condition.failing = None);
     }
 
     /// An event was read at this time.
     pub fn event(&self, at: Timestamp) {
-        self.shared.instruments.events.add(1, &self.labels());
+        self.shared.instruments.events.add(1, self.labels());
         self.update(|condition| {
             condition.last_event = Some(at);
             condition.alive();
@@ -286,7 +287,7 @@ impl StreamVitals {
 
     /// A bookmark was read.
     pub fn bookmark(&self) {
-        self.shared.instruments.bookmarks.add(1, &self.labels());
+        self.shared.instruments.bookmarks.add(1, self.labels());
         self.update(Condition::alive);
     }
 
@@ -302,13 +303,13 @@ impl StreamVitals {
 
     /// The watch brings nothing, not even bookmarks. Heals with the next sign of life, not with an opened watch.
     pub fn stalled(&self) {
-        self.shared.instruments.stalls.add(1, &self.labels());
+        self.shared.instruments.stalls.add(1, self.labels());
         self.update(|condition| _ = condition.stalled.get_or_insert_with(Instant::now));
     }
 
     /// An attempt failed, the `failures`th in a row. A refusal (401, 403, 404) counts at once, anything else from the second.
     pub fn failed(&self, message: &str, refused: bool, failures: u32) {
-        self.shared.instruments.stream_failures.add(1, &self.labels());
+        self.shared.instruments.stream_failures.add(1, self.labels());
         self.update(|condition| {
             let since = condition.failing.as_ref().map_or_else(Instant::now, |failing| failing.since);
             condition.failing = Some(Failing { since, message: words::short(message), refused, failures });
@@ -326,18 +327,18 @@ impl StreamVitals {
 
     /// Events with an equal or older version: nothing was logged.
     pub fn ignored(&self, count: u64) {
-        self.shared.instruments.ignored_events.add(count, &self.labels());
+        self.shared.instruments.ignored_events.add(count, self.labels());
     }
 
     /// A verification came to its end.
     pub fn verified(&self, suspects: u64, confirmed: u64) {
         let result = if confirmed == 0 { "clean" } else { "diverged" };
         self.shared.instruments.verifications.add(1, &self.labels_and("result", result));
-        self.shared.instruments.verification_suspects.add(suspects, &self.labels());
+        self.shared.instruments.verification_suspects.add(suspects, self.labels());
     }
 
     /// An object could not be read.
     pub fn undecodable(&self) {
-        self.shared.instruments.undecodable.add(1, &self.labels());
+        self.shared.instruments.undecodable.add(1, self.labels());
     }
 }
