@@ -1,6 +1,7 @@
 //! The commands, one file each, and what their exit codes mean.
 
 mod demo;
+pub mod progress;
 mod run;
 
 use std::process::ExitCode;

@@ -28,6 +28,7 @@ use metrics::{Exporter, Instruments};
 pub use readiness::{Check, CheckState, Readiness};
 pub use sink::SinkVitals;
 pub use stream::{Asked, ListUnderWay, StreamVitals};
+pub(crate) use words::progress;
 
 /// A committer that is alive has a turn many times in this.
 const SILENCE: Duration = Duration::from_secs(60);
