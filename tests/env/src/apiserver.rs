@@ -1,6 +1,6 @@
 //! A real kube-apiserver with its etcd: RBAC on, no controllers, no nodes, so nothing changes but what a test changes.
 //! It can be stopped and started on the same port, and made to forget its history, which is how a watch from an older
-//! version comes to expire with 410.
+//! version comes to expire with 410. What else it can be made to do is in the files beside this one.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::etcd::Etcd;
 use crate::locate::locate;
+use crate::poll::until;
 use crate::port::{loopback, on_free_port, on_same_port};
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -32,8 +33,8 @@ pub struct Apiserver {
     pub(crate) users_taken: AtomicUsize,
     // In the order of their end: the API server, its store, their directory.
     process: Mutex<Option<Process>>,
-    etcd: Etcd,
-    scratch: Scratch,
+    pub(crate) etcd: Etcd,
+    pub(crate) scratch: Scratch,
 }
 
 /// Options of an [`Apiserver`].
@@ -184,6 +185,11 @@ impl Apiserver {
         self.stop();
         self.compact().await?;
         self.start_again().await
+    }
+
+    /// Waits until the running API server is ready again after something was done to its store.
+    pub(crate) async fn until_ready(&self) -> Result<()> {
+        until("the API server is ready", async || Ok(ready(&self.kubeconfig).await.is_ok())).await
     }
 }
 

@@ -14,10 +14,12 @@
 )]
 
 mod apiserver;
+mod backup;
 mod etcd;
 mod kafka;
 mod locate;
 mod nats;
+mod poll;
 mod port;
 mod process;
 mod proxy;
@@ -26,6 +28,7 @@ mod service_account;
 mod user;
 
 pub use apiserver::{Apiserver, Builder};
+pub use backup::Backup;
 pub use kafka::Kafka;
 pub use nats::Nats;
 pub use proxy::{Mode, Proxy};

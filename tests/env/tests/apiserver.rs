@@ -1,6 +1,8 @@
 //! kube-apiserver as a value: rights, restarts, history that expires, and an end with its owner.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "apiserver/backup.rs"]
+mod backup;
 mod owner;
 
 use std::path::Path;
