@@ -32,8 +32,9 @@ impl Apiserver {
     /// Stops the API server and etcd, puts the older data back, and starts both on their ports. A backup can be restored
     /// more than once.
     ///
-    /// A client that held a watch sees its connection break. A version it holds is then in the future of the server, or
-    /// names another write.
+    /// A client that held a watch sees its connection break. The server takes a watch from a version of the lost time
+    /// without complaint (HTTP 200), is silent until its revision has passed that version, and never sends what was
+    /// written on the way there.
     pub async fn restore(&self, backup: &Backup) -> Result<()> {
         let data = etcd::directory(&self.scratch);
         self.stop();

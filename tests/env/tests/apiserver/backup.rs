@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use kubetide_test_env::Apiserver;
 
-use super::{SOON, create};
+use super::{SOON, create, first_event};
 
 #[tokio::test]
 async fn a_restored_backup_forgets_later_objects_and_gives_their_versions_out_again() {
@@ -30,6 +30,30 @@ async fn a_restored_backup_forgets_later_objects_and_gives_their_versions_out_ag
         let version = create(&client, "default", "instead").await;
         assert!(used.contains(&version), "{version} was not used before, {before} was the last one kept");
     }
+}
+
+#[tokio::test]
+async fn a_watch_from_a_version_of_the_lost_time_skips_writes_without_an_error() {
+    let apiserver = Apiserver::start().await.unwrap();
+    let client = apiserver.client().await.unwrap();
+    let backup = apiserver.backup().await.unwrap();
+    let mut lost = String::new();
+    for number in 0..30 {
+        lost = create(&client, "default", &format!("lost-{number}")).await;
+    }
+    apiserver.restore(&backup).await.unwrap();
+
+    let client = apiserver.client().await.unwrap();
+    let number = |version: &str| version.parse::<u64>().unwrap();
+    let mut new = vec![create(&client, "default", "new-0").await];
+    assert!(number(&new[0]) < number(&lost));
+    let (event, ()) = tokio::join!(first_event(&client, "configmaps", "default", &lost), async {
+        while number(&new[new.len() - 1]) <= number(&lost) {
+            new.push(create(&client, "default", &format!("new-{}", new.len())).await);
+        }
+    });
+    assert_eq!(event["type"], "ADDED", "{event}");
+    assert_eq!(event["object"]["metadata"]["resourceVersion"], new[new.len() - 1], "{event}");
 }
 
 #[tokio::test]
