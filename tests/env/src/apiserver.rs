@@ -1,4 +1,5 @@
-//! A real kube-apiserver with its etcd: RBAC on, no controllers, no nodes, so nothing changes but what a test changes.
+//! A real kube-apiserver with its etcd: RBAC on, no nodes, and no controllers unless a test starts them, so nothing changes
+//! but what a test changes.
 //! It can be stopped and started on the same port, and made to forget its history, which is how a watch from an older
 //! version comes to expire with 410. What else it can be made to do is in the files beside this one.
 

@@ -1,5 +1,5 @@
-//! Real servers for the tests: kube-apiserver with etcd, Kafka and nats-server, on loopback, and a TCP proxy to spoil
-//! the way to them.
+//! Real servers for the tests: kube-apiserver with etcd, kube-controller-manager, Kafka and nats-server, on loopback, and
+//! a TCP proxy to spoil the way to them.
 //!
 //! A server is a value. It starts on a free port, is ready when `start` returns, and dies with its owner: on drop, on
 //! panic, and when the owning process is killed with SIGKILL. Its logs are kept when the owning test panics. A server
@@ -15,6 +15,7 @@
 
 mod apiserver;
 mod backup;
+mod controller_manager;
 mod etcd;
 mod kafka;
 mod locate;
@@ -29,6 +30,7 @@ mod user;
 
 pub use apiserver::{Apiserver, Builder};
 pub use backup::Backup;
+pub use controller_manager::ControllerManager;
 pub use kafka::Kafka;
 pub use nats::Nats;
 pub use proxy::{Mode, Proxy};

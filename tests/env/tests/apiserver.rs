@@ -3,6 +3,8 @@
 
 #[path = "apiserver/backup.rs"]
 mod backup;
+#[path = "apiserver/controllers.rs"]
+mod controllers;
 mod owner;
 
 use std::path::Path;
