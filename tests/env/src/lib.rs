@@ -24,6 +24,7 @@ mod poll;
 mod port;
 mod process;
 mod proxy;
+mod requests;
 mod scratch;
 mod service_account;
 mod user;
@@ -34,6 +35,7 @@ pub use controller_manager::ControllerManager;
 pub use kafka::Kafka;
 pub use nats::Nats;
 pub use proxy::{Mode, Proxy};
+pub use requests::RequestCounts;
 pub use user::{Grant, User};
 
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -1,27 +1,17 @@
 //! kube-controller-manager beside kube-apiserver.
 
-use std::time::{Duration, Instant};
-
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kubetide_test_env::Apiserver;
 
-use super::{SOON, create};
+use super::{create, until};
 
 async fn count<K>(objects: &Api<K>) -> usize
 where
     K: Clone + std::fmt::Debug + k8s_openapi::serde::de::DeserializeOwned,
 {
     objects.list(&ListParams::default()).await.unwrap().items.len()
-}
-
-async fn until(what: &str, holds: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "not after {SOON:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 #[tokio::test]
