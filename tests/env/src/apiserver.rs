@@ -15,13 +15,14 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::sync::OnceCell;
 
+use crate::certificate::Authority;
 use crate::etcd::Etcd;
 use crate::locate::locate;
 use crate::poll::until;
 use crate::port::{loopback, on_free_port, on_same_port};
 use crate::process::Process;
 use crate::scratch::Scratch;
-use crate::{service_account, unique_name, user};
+use crate::{kubeconfig, service_account, unique_name, user};
 
 /// The server is there in about 5 seconds on an idle machine; a busy one gets its time.
 const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -32,6 +33,7 @@ pub struct Apiserver {
     flags: Vec<String>,
     kubeconfig: PathBuf,
     pub(crate) users_taken: AtomicUsize,
+    pub(crate) client_authority: Authority,
     // In the order of their end: the API server, its store, their directory.
     process: Mutex<Option<Process>>,
     pub(crate) etcd: Etcd,
@@ -62,15 +64,18 @@ impl Builder {
         let etcd = Etcd::start(&scratch).await?;
         scratch.write("service-account.key", service_account::key())?;
         scratch.write("tokens.csv", user::tokens())?;
+        let client_authority = Authority::new()?;
+        scratch.write("client-ca.crt", client_authority.pem())?;
         let flags = self.flags;
         let (port, process) =
             on_free_port(async |port| Ok((port, launch(port, &flags, &etcd, &scratch).await?))).await?;
-        let kubeconfig = kubeconfig_path(&scratch, port, user::ADMIN_TOKEN);
+        let kubeconfig = kubeconfig::with_token(&scratch, port, user::ADMIN_TOKEN);
         Ok(Apiserver {
             port,
             flags,
             kubeconfig,
             users_taken: AtomicUsize::new(0),
+            client_authority,
             process: Mutex::new(Some(process)),
             etcd,
             scratch,
@@ -121,16 +126,6 @@ impl Apiserver {
     /// A kubeconfig with all rights. The file goes with the server.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
-    }
-
-    /// The same rights by way of another port, for a proxy in front. The certificate still holds: it names the address.
-    pub fn kubeconfig_at(&self, port: u16) -> PathBuf {
-        kubeconfig_path(&self.scratch, port, user::ADMIN_TOKEN)
-    }
-
-    /// A kubeconfig with this bearer token, which the server knows or not.
-    pub fn kubeconfig_with_token(&self, token: &str) -> PathBuf {
-        kubeconfig_path(&self.scratch, self.port, token)
     }
 
     /// A new client with all rights, for the current runtime, without hidden retries.
@@ -211,6 +206,7 @@ async fn launch(port: u16, flags: &[String], etcd: &Etcd, scratch: &Scratch) -> 
         format!("--service-account-signing-key-file={key}"),
         "--authorization-mode=RBAC".into(),
         format!("--token-auth-file={}", file("tokens.csv")),
+        format!("--client-ca-file={}", file("client-ca.crt")),
         // No controller makes service accounts here, and pods would wait for theirs.
         "--disable-admission-plugins=ServiceAccount".into(),
         "--service-cluster-ip-range=10.0.0.0/24".into(),
@@ -218,7 +214,7 @@ async fn launch(port: u16, flags: &[String], etcd: &Etcd, scratch: &Scratch) -> 
     ];
     command.extend_from_slice(flags);
     let mut process = Process::start("kube-apiserver", scratch.new_log("kube-apiserver"), command)?;
-    let kubeconfig = kubeconfig_path(scratch, port, user::ADMIN_TOKEN);
+    let kubeconfig = kubeconfig::with_token(scratch, port, user::ADMIN_TOKEN);
     process.until_ready(READY_WITHIN, async || ready(&kubeconfig).await).await?;
     Ok(process)
 }
@@ -243,23 +239,4 @@ pub(crate) async fn client(kubeconfig: &Path) -> Result<kube::Client> {
     config.default_retry = false;
     config.proxy_url = None;
     Ok(kube::Client::try_from(config)?)
-}
-
-/// The file is written anew by each call: its name says all that it depends on.
-fn kubeconfig_path(scratch: &Scratch, port: u16, token: &str) -> PathBuf {
-    let content = serde_json::json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "clusters": [{"name": "test", "cluster": {
-            "server": format!("https://{}", loopback(port)),
-            "certificate-authority": scratch.data().join("certificates/apiserver.crt"),
-        }}],
-        "users": [{"name": "test", "user": {"token": token}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-    });
-    // JSON is YAML.
-    scratch
-        .write(&format!("kubeconfig-{port}-{token}.yaml"), content.to_string())
-        .expect("the server's directory can be written")
 }

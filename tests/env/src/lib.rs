@@ -15,9 +15,11 @@
 
 mod apiserver;
 mod backup;
+mod certificate;
 mod controller_manager;
 mod etcd;
 mod kafka;
+mod kubeconfig;
 mod locate;
 mod nats;
 mod poll;
@@ -31,6 +33,7 @@ mod user;
 
 pub use apiserver::{Apiserver, Builder};
 pub use backup::Backup;
+pub use certificate::{ClientCertificate, Validity};
 pub use controller_manager::ControllerManager;
 pub use kafka::Kafka;
 pub use nats::Nats;

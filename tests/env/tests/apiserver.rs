@@ -5,6 +5,8 @@
 mod backup;
 #[path = "apiserver/controllers.rs"]
 mod controllers;
+#[path = "apiserver/credentials.rs"]
+mod credentials;
 mod owner;
 #[path = "apiserver/requests.rs"]
 mod requests;
