@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::sync::OnceCell;
@@ -219,15 +219,17 @@ async fn launch(port: u16, flags: &[String], etcd: &Etcd, scratch: &Scratch) -> 
     Ok(process)
 }
 
-/// `/readyz` speaks for the hooks after the start, the RBAC bootstrap among them, but not for the first namespaces.
+/// `/readyz` speaks for the hooks after the start, the RBAC bootstrap among them, but not for the first namespaces and the
+/// ConfigMap with the client authority: without them a test could see them come.
 async fn ready(kubeconfig: &Path) -> Result<()> {
     let client = client(kubeconfig).await?;
     let answer = client.request_text(http::Request::get("/readyz").body(Vec::new())?).await?;
     ensure!(answer == "ok", "/readyz says {answer}");
-    let namespaces = Api::<Namespace>::all(client);
+    let namespaces = Api::<Namespace>::all(client.clone());
     for name in ["default", "kube-system"] {
         namespaces.get(name).await?;
     }
+    Api::<ConfigMap>::namespaced(client, "kube-system").get("extension-apiserver-authentication").await?;
     Ok(())
 }
 

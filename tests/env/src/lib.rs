@@ -13,10 +13,13 @@
     reason = "test support: a broken invariant here should fail the test that met it"
 )]
 
+mod api_service;
 mod apiserver;
 mod backup;
 mod certificate;
 mod controller_manager;
+mod crd;
+mod discovery;
 mod etcd;
 mod kafka;
 mod kubeconfig;
@@ -35,6 +38,7 @@ pub use apiserver::{Apiserver, Builder};
 pub use backup::Backup;
 pub use certificate::{ClientCertificate, Validity};
 pub use controller_manager::ControllerManager;
+pub use crd::Crd;
 pub use kafka::Kafka;
 pub use nats::Nats;
 pub use proxy::{Mode, Proxy};

@@ -7,6 +7,8 @@ mod backup;
 mod controllers;
 #[path = "apiserver/credentials.rs"]
 mod credentials;
+#[path = "apiserver/discovery.rs"]
+mod discovery;
 mod owner;
 #[path = "apiserver/requests.rs"]
 mod requests;
