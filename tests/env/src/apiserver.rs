@@ -1,6 +1,7 @@
-//! A real kube-apiserver with its etcd: RBAC on, no controllers, no nodes, so nothing changes but what a test changes.
+//! A real kube-apiserver with its etcd: RBAC on, no nodes, and no controllers unless a test starts them, so nothing changes
+//! but what a test changes.
 //! It can be stopped and started on the same port, and made to forget its history, which is how a watch from an older
-//! version comes to expire with 410.
+//! version comes to expire with 410. What else it can be made to do is in the files beside this one.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,17 +10,19 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::sync::OnceCell;
 
+use crate::certificate::Authority;
 use crate::etcd::Etcd;
 use crate::locate::locate;
+use crate::poll::until;
 use crate::port::{loopback, on_free_port, on_same_port};
 use crate::process::Process;
 use crate::scratch::Scratch;
-use crate::{service_account, unique_name, user};
+use crate::{kubeconfig, service_account, unique_name, user};
 
 /// The server is there in about 5 seconds on an idle machine; a busy one gets its time.
 const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -30,10 +33,11 @@ pub struct Apiserver {
     flags: Vec<String>,
     kubeconfig: PathBuf,
     pub(crate) users_taken: AtomicUsize,
+    pub(crate) client_authority: Authority,
     // In the order of their end: the API server, its store, their directory.
     process: Mutex<Option<Process>>,
-    etcd: Etcd,
-    scratch: Scratch,
+    pub(crate) etcd: Etcd,
+    pub(crate) scratch: Scratch,
 }
 
 /// Options of an [`Apiserver`].
@@ -60,15 +64,18 @@ impl Builder {
         let etcd = Etcd::start(&scratch).await?;
         scratch.write("service-account.key", service_account::key())?;
         scratch.write("tokens.csv", user::tokens())?;
+        let client_authority = Authority::new()?;
+        scratch.write("client-ca.crt", client_authority.pem())?;
         let flags = self.flags;
         let (port, process) =
             on_free_port(async |port| Ok((port, launch(port, &flags, &etcd, &scratch).await?))).await?;
-        let kubeconfig = kubeconfig_path(&scratch, port, user::ADMIN_TOKEN);
+        let kubeconfig = kubeconfig::with_token(&scratch, port, user::ADMIN_TOKEN);
         Ok(Apiserver {
             port,
             flags,
             kubeconfig,
             users_taken: AtomicUsize::new(0),
+            client_authority,
             process: Mutex::new(Some(process)),
             etcd,
             scratch,
@@ -119,16 +126,6 @@ impl Apiserver {
     /// A kubeconfig with all rights. The file goes with the server.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
-    }
-
-    /// The same rights by way of another port, for a proxy in front. The certificate still holds: it names the address.
-    pub fn kubeconfig_at(&self, port: u16) -> PathBuf {
-        kubeconfig_path(&self.scratch, port, user::ADMIN_TOKEN)
-    }
-
-    /// A kubeconfig with this bearer token, which the server knows or not.
-    pub fn kubeconfig_with_token(&self, token: &str) -> PathBuf {
-        kubeconfig_path(&self.scratch, self.port, token)
     }
 
     /// A new client with all rights, for the current runtime, without hidden retries.
@@ -185,6 +182,11 @@ impl Apiserver {
         self.compact().await?;
         self.start_again().await
     }
+
+    /// Waits until the running API server is ready again after something was done to its store.
+    pub(crate) async fn until_ready(&self) -> Result<()> {
+        until("the API server is ready", async || Ok(ready(&self.kubeconfig).await.is_ok())).await
+    }
 }
 
 async fn launch(port: u16, flags: &[String], etcd: &Etcd, scratch: &Scratch) -> Result<Process> {
@@ -204,6 +206,7 @@ async fn launch(port: u16, flags: &[String], etcd: &Etcd, scratch: &Scratch) -> 
         format!("--service-account-signing-key-file={key}"),
         "--authorization-mode=RBAC".into(),
         format!("--token-auth-file={}", file("tokens.csv")),
+        format!("--client-ca-file={}", file("client-ca.crt")),
         // No controller makes service accounts here, and pods would wait for theirs.
         "--disable-admission-plugins=ServiceAccount".into(),
         "--service-cluster-ip-range=10.0.0.0/24".into(),
@@ -211,20 +214,22 @@ async fn launch(port: u16, flags: &[String], etcd: &Etcd, scratch: &Scratch) -> 
     ];
     command.extend_from_slice(flags);
     let mut process = Process::start("kube-apiserver", scratch.new_log("kube-apiserver"), command)?;
-    let kubeconfig = kubeconfig_path(scratch, port, user::ADMIN_TOKEN);
+    let kubeconfig = kubeconfig::with_token(scratch, port, user::ADMIN_TOKEN);
     process.until_ready(READY_WITHIN, async || ready(&kubeconfig).await).await?;
     Ok(process)
 }
 
-/// `/readyz` speaks for the hooks after the start, the RBAC bootstrap among them, but not for the first namespaces.
+/// `/readyz` speaks for the hooks after the start, the RBAC bootstrap among them, but not for the first namespaces and the
+/// ConfigMap with the client authority: without them a test could see them come.
 async fn ready(kubeconfig: &Path) -> Result<()> {
     let client = client(kubeconfig).await?;
     let answer = client.request_text(http::Request::get("/readyz").body(Vec::new())?).await?;
     ensure!(answer == "ok", "/readyz says {answer}");
-    let namespaces = Api::<Namespace>::all(client);
+    let namespaces = Api::<Namespace>::all(client.clone());
     for name in ["default", "kube-system"] {
         namespaces.get(name).await?;
     }
+    Api::<ConfigMap>::namespaced(client, "kube-system").get("extension-apiserver-authentication").await?;
     Ok(())
 }
 
@@ -236,23 +241,4 @@ pub(crate) async fn client(kubeconfig: &Path) -> Result<kube::Client> {
     config.default_retry = false;
     config.proxy_url = None;
     Ok(kube::Client::try_from(config)?)
-}
-
-/// The file is written anew by each call: its name says all that it depends on.
-fn kubeconfig_path(scratch: &Scratch, port: u16, token: &str) -> PathBuf {
-    let content = serde_json::json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "clusters": [{"name": "test", "cluster": {
-            "server": format!("https://{}", loopback(port)),
-            "certificate-authority": scratch.data().join("certificates/apiserver.crt"),
-        }}],
-        "users": [{"name": "test", "user": {"token": token}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-    });
-    // JSON is YAML.
-    scratch
-        .write(&format!("kubeconfig-{port}-{token}.yaml"), content.to_string())
-        .expect("the server's directory can be written")
 }

@@ -1,5 +1,5 @@
-//! Real servers for the tests: kube-apiserver with etcd, Kafka and nats-server, on loopback, and a TCP proxy to spoil
-//! the way to them.
+//! Real servers for the tests: kube-apiserver with etcd, kube-controller-manager, Kafka and nats-server, on loopback, and
+//! a TCP proxy to spoil the way to them.
 //!
 //! A server is a value. It starts on a free port, is ready when `start` returns, and dies with its owner: on drop, on
 //! panic, and when the owning process is killed with SIGKILL. Its logs are kept when the owning test panics. A server
@@ -13,22 +13,36 @@
     reason = "test support: a broken invariant here should fail the test that met it"
 )]
 
+mod api_service;
 mod apiserver;
+mod backup;
+mod certificate;
+mod controller_manager;
+mod crd;
+mod discovery;
 mod etcd;
 mod kafka;
+mod kubeconfig;
 mod locate;
 mod nats;
+mod poll;
 mod port;
 mod process;
 mod proxy;
+mod requests;
 mod scratch;
 mod service_account;
 mod user;
 
 pub use apiserver::{Apiserver, Builder};
+pub use backup::Backup;
+pub use certificate::{ClientCertificate, Validity};
+pub use controller_manager::ControllerManager;
+pub use crd::Crd;
 pub use kafka::Kafka;
 pub use nats::Nats;
 pub use proxy::{Mode, Proxy};
+pub use requests::RequestCounts;
 pub use user::{Grant, User};
 
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -16,8 +16,8 @@ struct Found {
     said: String,
 }
 
-/// The path of `name` as the script prints it: `kube-apiserver`, `etcd`, `nats-server`, `java`, or `kafka` for the
-/// directory of its jars.
+/// The path of `name` as the script prints it: `kube-apiserver`, `kube-controller-manager`, `etcd`, `nats-server`, `java`,
+/// or `kafka` for the directory of its jars.
 pub(crate) fn locate(name: &str) -> Result<PathBuf> {
     static FOUND: OnceLock<Result<Found, String>> = OnceLock::new();
     let found = FOUND

@@ -3,13 +3,13 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams};
 
+use crate::poll::until;
 use crate::{Apiserver, unique_name};
 
 pub(crate) const ADMIN_TOKEN: &str = "admin";
@@ -124,7 +124,6 @@ impl Apiserver {
 
     /// The authorizer learns of a binding by a watch of its own, a moment after the write is answered.
     async fn until_effective(&self, client: &kube::Client, user: &User, grant: &Grant, allowed: bool) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(30);
         for resource in &grant.resources {
             for verb in &grant.verbs {
                 let question = SubjectAccessReview {
@@ -142,14 +141,12 @@ impl Apiserver {
                     ..SubjectAccessReview::default()
                 };
                 let reviews = Api::<SubjectAccessReview>::all(client.clone());
-                while reviews.create(&PostParams::default(), &question).await?.status.map(|status| status.allowed)
-                    != Some(allowed)
-                {
-                    if Instant::now() > deadline {
-                        bail!("{verb} {resource} by {} is still not as it should be: {allowed}", user.name);
-                    }
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
+                let what = format!("{verb} {resource} by {} is allowed: {allowed}", user.name);
+                until(&what, async || {
+                    let answer = reviews.create(&PostParams::default(), &question).await?;
+                    Ok(answer.status.map(|status| status.allowed) == Some(allowed))
+                })
+                .await?;
             }
         }
         Ok(())

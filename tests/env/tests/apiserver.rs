@@ -1,10 +1,20 @@
 //! kube-apiserver as a value: rights, restarts, history that expires, and an end with its owner.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "apiserver/backup.rs"]
+mod backup;
+#[path = "apiserver/controllers.rs"]
+mod controllers;
+#[path = "apiserver/credentials.rs"]
+mod credentials;
+#[path = "apiserver/discovery.rs"]
+mod discovery;
 mod owner;
+#[path = "apiserver/requests.rs"]
+mod requests;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
@@ -48,6 +58,14 @@ async fn first_event(client: &kube::Client, resource: &str, namespace: &str, ver
     let mut lines = client.request_stream(request).await.unwrap().lines();
     let line = tokio::time::timeout(SOON, lines.try_next()).await.unwrap().unwrap().unwrap();
     serde_json::from_str(&line).unwrap()
+}
+
+async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "not after {SOON:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn code(error: kube::Error) -> u16 {
