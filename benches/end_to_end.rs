@@ -96,7 +96,7 @@ impl Run {
         let directory = tempfile::tempdir().unwrap();
         let kubeconfig = server.kubeconfig(directory.path()).unwrap();
         let config = format!(
-            "cluster: {{kubeconfig: {}}}\ndata_dir: {}\nstreams: [{{resource: configmaps}}]\ntelemetry: {{log_level: warn}}\n\
+            "cluster: {{kubeconfig: {}}}\ndata_dir: {}\nstreams: [{{resource: configmaps}}]\ntelemetry: {{log_level: warn}}\nadmin: {{listen: null}}\n\
              sinks: [{{name: out, type: file, path: {}, batch: {{max_wait_ms: 0}}}}]\n",
             kubeconfig.display(),
             directory.path().join("data").display(),

@@ -7,11 +7,13 @@ use std::{sync::Arc, time::Duration};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kubetide::{
     change::{
-        ObjectKey, Observed, ResourceVersion,
+        ObjectKey, Observed, ResourceVersion, TypeMeta,
         id::{self, Of},
         scan,
     },
-    changelog::{Changelog, Entry},
+    changelog::{Belongs, Changelog, Entry},
+    clock::Clock,
+    vitals::Vitals,
 };
 use kubetide_simulator::{Cluster as Simulated, ClusterOptions};
 use kubetide_sink::{Stream, sample};
@@ -27,13 +29,17 @@ fn pod() -> Vec<u8> {
     cluster.list("pods").iter().map(|pod| pod.json().to_vec()).max_by_key(Vec::len).unwrap()
 }
 
+fn types() -> TypeMeta {
+    TypeMeta { kind: "Pod".into(), api_version: "v1".into() }
+}
+
 fn change(criterion: &mut Criterion) {
-    let (stream, pod) = (pods(), pod());
+    let (stream, types, pod) = (pods(), types(), pod());
     let mut group = criterion.benchmark_group("change");
     group.throughput(Throughput::Bytes(pod.len() as u64));
     group.bench_function(format!("scan, clean and name a Pod of {} bytes", pod.len()), |bencher| {
         bencher.iter(|| {
-            let observed = scan::observe(&stream, &pod).unwrap();
+            let observed = scan::observe(&types, &pod).unwrap();
             id::of_change(&stream, &observed.uid, &observed.version, Of::State, 0)
         });
     });
@@ -49,12 +55,14 @@ fn change(criterion: &mut Criterion) {
 
 fn append(criterion: &mut Criterion) {
     const GROUP: u64 = 100;
-    let (stream, pod) = (pods(), pod());
-    let observed = scan::observe(&stream, &pod).unwrap();
+    let (stream, types, pod) = (pods(), types(), pod());
+    let observed = scan::observe(&types, &pod).unwrap();
     let bytes = observed.object.as_ref().unwrap().len() as u64;
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let log = Changelog::open(directory.path(), "c-1", std::slice::from_ref(&stream)).unwrap();
+    let log =
+        Changelog::open(directory.path(), Belongs { uid: "c-1", accept_new: false }, Clock::system(), &Vitals::new())
+            .unwrap();
     let mut version = 1;
     let mut group = criterion.benchmark_group("changelog");
     group.throughput(Throughput::Bytes(bytes * GROUP));

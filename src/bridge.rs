@@ -1,26 +1,29 @@
 //! Joins the stages: cluster → streams → log → sinks. Owns the tasks and their shutdown.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{io::IsTerminal as _, path::PathBuf, time::Duration};
 
 use kubetide_sink::{Sink, Stream};
 use kubetide_sink_file::{FileSink, StdoutSink};
-use tokio::{
-    sync::Semaphore,
-    task::{JoinError, JoinSet},
-};
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
+    admin,
     backoff::Backoff,
-    changelog::{Changelog, OpenError, StoreError, WriteError},
+    changelog::{Belongs, Changelog, OpenError, StoreError, StreamState, WriteError},
+    cli::progress,
+    clock::Clock,
     config::{self, Config, SinkKind},
     delivery::{DeliveryError, Limits, Pump},
     source::{
-        cluster::{Cluster, ConnectError},
-        follow::Follower,
-        names,
+        Common, SourceError,
+        cluster::{Cluster, ConnectError, refused},
+        discovery,
+        names::{self, Plan},
+        roster::{self, Roster},
     },
+    vitals::Vitals,
 };
 
 /// Why the process ends though nobody asked it to.
@@ -58,52 +61,88 @@ pub enum RunError {
     Store(#[from] StoreError),
 }
 
-/// Runs until `stop` is cancelled, then drains.
-pub async fn run(config: &Config, stop: CancellationToken) -> Result<(), RunError> {
+/// What a run is given besides its configuration.
+pub struct Terms {
+    /// A cluster with another uid may take the place of the one that the data directory belongs to.
+    pub accept_new_cluster: bool,
+    /// The clock.
+    pub clock: Clock,
+    /// Where the run reports how it is.
+    pub vitals: Vitals,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { accept_new_cluster: false, clock: Clock::system(), vitals: Vitals::new() }
+    }
+}
+
+/// Runs until `stop` is cancelled, then drains. Health and metrics are served all the while.
+pub async fn run(config: &Config, terms: Terms, stop: CancellationToken) -> Result<(), RunError> {
+    let ended = CancellationToken::new();
+    let mut servants = JoinSet::new();
+    if let Some(listen) = config.admin.listen {
+        servants.spawn(admin::serve(listen, terms.vitals.clone(), ended.clone()));
+    }
+    // A status line would mix with the records that a sink prints on the same terminal.
+    let records_on_terminal =
+        std::io::stdout().is_terminal() && config.sinks.iter().any(|sink| matches!(sink.kind, SinkKind::Stdout(_)));
+    if records_on_terminal {
+        servants.spawn(progress::log(terms.vitals.clone(), ended.clone()));
+    } else {
+        servants.spawn(progress::show(terms.vitals.clone(), ended.clone()));
+    }
+    let result = capture(config, terms, stop).await;
+    ended.cancel();
+    while servants.join_next().await.is_some() {}
+    result
+}
+
+async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Result<(), RunError> {
+    let Terms { accept_new_cluster, clock, vitals } = terms;
     // The cluster first: nothing is written while it is unknown whether there is anything to write.
-    let (cluster, streams) = tokio::select! {
+    let (cluster, plan) = tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        connected = connect(config) => connected?,
+        connected = connect(config, &vitals) => connected?,
     };
-    let mut log = Changelog::open(&config.data_dir, &cluster.identity.uid, &streams)?;
+    if !config.data_dir.exists() {
+        check_words(&plan, &[])?;
+    }
+    let belongs = Belongs { uid: &cluster.identity.uid, accept_new: accept_new_cluster };
+    let mut log = Changelog::open(&config.data_dir, belongs, clock.clone(), &vitals)?;
+    check_words(&plan, &log.known().streams()?)?;
     info!(
-        cluster = %cluster.identity.name, streams = streams.len(), sinks = config.sinks.len(),
+        cluster = %cluster.identity.name, streams = plan.follow.len(), sinks = config.sinks.len(),
         log = log.log_id(), head = log.head(), "started"
     );
 
     let drain = CancellationToken::new();
     let mut pumps = JoinSet::new();
     for (index, sink) in config.sinks.iter().enumerate() {
-        pumps.spawn(pump(index, sink, &log, drain.clone())?.run());
+        pumps.spawn(pump(index, sink, &log, &vitals, drain.clone())?.run());
     }
-    let mut followers = JoinSet::new();
-    let lists = Arc::new(Semaphore::new(config.list.max_concurrent.get()));
-    for stream in &streams {
-        let durable = log.state(stream)?;
-        let follower = Follower {
-            stream: stream.clone(),
-            client: cluster.client.clone(),
-            log: log.appender(),
-            list: config.list.clone(),
-            watch: config.watch.clone(),
-            lists: lists.clone(),
-            stop: stop.clone(),
-        };
-        followers.spawn(follower.run(durable));
-    }
+    let common = Common::new(config, cluster, log.appender(), log.known(), clock);
+    let roster = Roster::new(common, config.streams.clone(), vitals, stop.clone());
+    let mut source = JoinSet::new();
+    source.spawn(roster.run(plan));
 
     let cannot_write = |source| RunError::Write { path: config.data_dir.clone(), source };
+    let source_failed = |error| match error {
+        SourceError::Write(error) => cannot_write(error),
+        SourceError::Store(error) => RunError::Store(error),
+        SourceError::OtherCluster(problem) => RunError::Connect(ConnectError::Refused(problem)),
+    };
     let failure: Option<RunError> = tokio::select! {
         () = stop.cancelled() => None,
         () = log.failed() => None,
         Some(ended) = pumps.join_next() => finished(ended).err().map(Into::into),
-        Some(ended) = followers.join_next() => finished(ended).err().map(cannot_write),
+        Some(ended) = source.join_next() => finished(ended).err().map(source_failed),
     };
 
     // Down the data path: no more entries, then everything durable, then the last batches, then the log.
     stop.cancel();
     info!("stopping");
-    while followers.join_next().await.is_some() {}
+    while source.join_next().await.is_some() {}
     if failure.is_none() {
         // If the writer has failed, closing the log says why.
         let _ = log.appender().flush().await;
@@ -133,12 +172,22 @@ pub async fn run(config: &Config, stop: CancellationToken) -> Result<(), RunErro
     Ok(())
 }
 
-async fn connect(config: &Config) -> Result<(Cluster, Vec<Arc<Stream>>), ConnectError> {
+async fn connect(config: &Config, vitals: &Vitals) -> Result<(Cluster, Plan), ConnectError> {
     let cluster = Cluster::connect(&config.cluster).await?;
-    let served = names::discover(&cluster.client).await?;
-    let streams = names::streams(&config.streams, &served, &cluster.identity)?;
-    check_sink_streams(config, &streams)?;
-    Ok((cluster, streams))
+    let discovered = discovery::discover(&cluster).await;
+    let discovered =
+        discovered.map_err(|error| refused(&error, &format!("cannot read what the cluster serves: {error}")))?;
+    roster::tell_discovered(vitals, &discovered);
+    let plan = names::plan(&config.streams, &discovered, &cluster.identity).map_err(ConnectError::Config)?;
+    check_sink_streams(config, &plan)?;
+    Ok((cluster, plan))
+}
+
+/// A word that never stood for anything is a mistake; one that did may stand for it again.
+fn check_words(plan: &Plan, known: &[(Stream, StreamState)]) -> Result<(), ConnectError> {
+    let stood = |word: &str| known.iter().any(|(_, state)| state.asked_as == word);
+    let mistake = plan.unresolved.iter().find(|unresolved| unresolved.certain && !stood(&unresolved.word));
+    mistake.map_or(Ok(()), |unresolved| Err(ConnectError::Config(unresolved.problem.clone())))
 }
 
 /// A task's own result; its panic is ours.
@@ -149,9 +198,12 @@ fn finished<T>(ended: Result<T, JoinError>) -> T {
     }
 }
 
-/// A sink that names a stream which is not captured would wait for ever.
-fn check_sink_streams(config: &Config, streams: &[Arc<Stream>]) -> Result<(), ConnectError> {
-    let known: Vec<String> = streams.iter().map(ToString::to_string).collect();
+/// A sink that names a stream which is not captured would wait for ever. What a wildcard may bring is not known yet.
+fn check_sink_streams(config: &Config, plan: &Plan) -> Result<(), ConnectError> {
+    if names::has_wildcard(&config.streams) || !plan.unresolved.is_empty() {
+        return Ok(());
+    }
+    let known: Vec<String> = plan.follow.iter().map(|follow| follow.stream.to_string()).collect();
     for (index, sink) in config.sinks.iter().enumerate() {
         for (at, name) in sink.common.streams.iter().enumerate() {
             if !known.contains(name) {
@@ -165,7 +217,13 @@ fn check_sink_streams(config: &Config, streams: &[Arc<Stream>]) -> Result<(), Co
     Ok(())
 }
 
-fn pump(index: usize, sink: &config::Sink, log: &Changelog, drain: CancellationToken) -> Result<Pump, RunError> {
+fn pump(
+    index: usize,
+    sink: &config::Sink,
+    log: &Changelog,
+    vitals: &Vitals,
+    drain: CancellationToken,
+) -> Result<Pump, RunError> {
     // A further format or guarantee will not go unnoticed here.
     let config::SinkCommon {
         name,
@@ -192,5 +250,6 @@ fn pump(index: usize, sink: &config::Sink, log: &Changelog, drain: CancellationT
     };
     let backoff = Backoff::new(Duration::from_millis(retry.initial_ms.get()));
     let longest_pause = Duration::from_millis(retry.max_ms.get());
-    Ok(Pump { name, sink: receiver, reader, cursor, limits, backoff, longest_pause, streams, drain })
+    let vitals = vitals.sink(&name);
+    Ok(Pump { name, vitals, sink: receiver, reader, cursor, limits, backoff, longest_pause, streams, drain })
 }

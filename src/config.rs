@@ -35,6 +35,8 @@ pub struct Config {
     pub list: List,
     /// How to WATCH.
     pub watch: Watch,
+    /// How what is known is held against the cluster.
+    pub verify: Verify,
     /// Where to push the log. Read apart, because what a sink may hold depends on its type.
     #[serde(skip_deserializing)]
     pub sinks: Vec<Sink>,
@@ -64,11 +66,75 @@ pub struct Cluster {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stream {
-    /// `plural[.version][.group]`, a short name or a kind.
+    /// `plural[.version][.group]`, a short name or a kind; `*` or `*.group` for all, those that appear later too.
     pub resource: String,
     /// A stream for each of these; empty = one stream for all namespaces.
     #[serde(default)]
     pub namespaces: Vec<String>,
+    /// Namespaces that are left out.
+    #[serde(default)]
+    pub exclude_namespaces: Vec<String>,
+    /// As in `kubectl get -l`.
+    #[serde(default)]
+    pub label_selector: String,
+    /// As in `kubectl get --field-selector`.
+    #[serde(default)]
+    pub field_selector: String,
+    /// How much of each object.
+    #[serde(default)]
+    pub content: Content,
+    /// How changes are learnt.
+    #[serde(default)]
+    pub mode: Mode,
+    /// How often it is listed in mode poll.
+    #[serde(default = "default_poll_interval")]
+    pub poll_interval_secs: NonZeroU64,
+}
+
+/// `streams[].content`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
+    /// Whole objects.
+    #[default]
+    Full,
+    /// `metadata` alone, as PartialObjectMetadata.
+    Metadata,
+}
+
+/// `streams[].mode`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// LIST once, then WATCH.
+    #[default]
+    Watch,
+    /// LIST on an interval.
+    Poll,
+}
+
+/// Often enough for an inventory, seldom enough for the API server.
+const fn default_poll_interval() -> NonZeroU64 {
+    const { NonZeroU64::new(300).unwrap() }
+}
+
+/// `verify`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Verify {
+    /// About how often each stream is held against a metadata-only LIST; 0 = never.
+    pub interval_secs: u64,
+}
+
+/// `list.streaming`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Streaming {
+    /// Where the API server can.
+    #[default]
+    Auto,
+    /// Always in pages.
+    Never,
 }
 
 /// `list`
@@ -79,6 +145,8 @@ pub struct List {
     pub page_size: NonZeroU32,
     /// How long one page may take.
     pub timeout_secs: NonZeroU64,
+    /// Whether a LIST comes as a watch that begins with all objects.
+    pub streaming: Streaming,
     /// How many LISTs may run at once.
     pub max_concurrent: NonZeroUsize,
 }
@@ -219,6 +287,7 @@ impl Default for Config {
             streams: Vec::new(),
             list: List::default(),
             watch: Watch::default(),
+            verify: Verify::default(),
             sinks: Vec::new(),
             admin: Admin::default(),
             telemetry: Telemetry::default(),
@@ -234,6 +303,7 @@ impl Default for List {
             // What kubectl asks for.
             page_size: const { NonZeroU32::new(500).unwrap() },
             timeout_secs: const { NonZeroU64::new(300).unwrap() },
+            streaming: Streaming::Auto,
             // Enough to keep the writer busy, few enough not to be noticed by the API server.
             max_concurrent: const { NonZeroUsize::new(4).unwrap() },
         }
@@ -250,6 +320,13 @@ impl Default for Watch {
             // Bookmarks come about once a minute: two missed in a row.
             stall_timeout_secs: const { NonZeroU64::new(150).unwrap() },
         }
+    }
+}
+
+impl Default for Verify {
+    fn default() -> Self {
+        // A few metadata-only LISTs a day are not noticed, and a divergence should not outlive a working day.
+        Self { interval_secs: 21_600 }
     }
 }
 
@@ -319,11 +396,24 @@ impl Config {
             if stream.resource.is_empty() {
                 return refuse(format!("streams[{index}].resource"), "empty, expected a resource such as pods");
             }
-            if let Some(at) = stream.namespaces.iter().position(String::is_empty) {
-                return refuse(
-                    format!("streams[{index}].namespaces[{at}]"),
-                    "empty; leave the list empty for all namespaces",
-                );
+            if stream.resource.contains('*') && stream.resource != "*" && !is_wildcard_of_group(&stream.resource) {
+                let problem = format!("found {}, allowed: a resource, * or *.group such as *.apps", stream.resource);
+                return refuse(format!("streams[{index}].resource"), problem);
+            }
+            for (key, namespaces) in
+                [("namespaces", &stream.namespaces), ("exclude_namespaces", &stream.exclude_namespaces)]
+            {
+                if let Some(at) = namespaces.iter().position(|namespace| !is_name(namespace)) {
+                    let problem = match namespaces[at].as_str() {
+                        "" => "empty; leave the list empty for all namespaces".to_owned(),
+                        other => format!("found {other:?}, which cannot be the name of a namespace"),
+                    };
+                    return refuse(format!("streams[{index}].{key}[{at}]"), problem);
+                }
+            }
+            if let Some(at) = stream.exclude_namespaces.iter().position(|out| stream.namespaces.contains(out)) {
+                let problem = format!("found {}, which is in namespaces too", stream.exclude_namespaces[at]);
+                return refuse(format!("streams[{index}].exclude_namespaces[{at}]"), problem);
             }
         }
         Ok(())
@@ -363,6 +453,18 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// `*.apps`, `*.example.com`
+fn is_wildcard_of_group(word: &str) -> bool {
+    word.strip_prefix("*.").is_some_and(|group| !group.is_empty() && !group.contains('*'))
+}
+
+/// As namespaces may be called.
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 63
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
 impl Telemetry {

@@ -28,6 +28,7 @@ pub mod admin;
 pub mod backoff;
 pub mod bridge;
 pub mod cli;
+pub mod clock;
 pub mod config;
 mod telemetry;
 pub mod vitals;

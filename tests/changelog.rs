@@ -7,7 +7,9 @@ use std::{path::Path, sync::Arc};
 use bytes::Bytes;
 use kubetide::{
     change::{ObjectKey, Observed, ResourceVersion},
-    changelog::{Changelog, Entry, OpenError, Phase},
+    changelog::{Belongs, Changelog, Entry, Fingerprint, OpenError, Phase},
+    clock::Clock,
+    vitals::Vitals,
 };
 use kubetide_sink::{Body, Op, Reason, Record, Stream, What, sample};
 
@@ -21,12 +23,21 @@ fn observed(name: &str, uid: &str, version: u64) -> Observed {
         uid: uid.into(),
         version: ResourceVersion::new(version.to_string()),
         generation: None,
+        fields: 0,
         object: Ok(Bytes::from(format!("{{\"name\":\"{name}\",\"version\":{version}}}"))),
     }
 }
 
-fn open(directory: &Path, streams: &[Arc<Stream>]) -> Changelog {
-    Changelog::open(directory, "c-1", streams).unwrap()
+fn try_open(directory: &Path, uid: &str) -> Result<Changelog, OpenError> {
+    Changelog::open(directory, Belongs { uid, accept_new: false }, Clock::system(), &Vitals::new())
+}
+
+fn open(directory: &Path) -> Changelog {
+    try_open(directory, "c-1").unwrap()
+}
+
+fn list_needed(reason: Option<Reason>) -> Entry {
+    Entry::ListNeeded { reason, fingerprint: Fingerprint::default(), asked_as: "any".into() }
 }
 
 async fn append(log: &Changelog, stream: &Arc<Stream>, entries: impl IntoIterator<Item = Entry>) {
@@ -63,13 +74,13 @@ fn listed(names: &[(&str, u64)]) -> impl Iterator<Item = Entry> {
 async fn a_snapshot_a_watch_and_a_resync_are_told_in_order_and_survive_the_loss_of_the_store() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
-    let log = open(directory.path(), std::slice::from_ref(&pods));
-    append(&log, &pods, [Entry::ListNeeded(None), Entry::ListStarted(1)]).await;
+    let log = open(directory.path());
+    append(&log, &pods, [list_needed(None), Entry::ListStarted(1)]).await;
     append(&log, &pods, listed(&[("a", 1), ("b", 2), ("c", 3)])).await;
     log.appender().append_vanished(&pods, 1).await.unwrap();
     append(&log, &pods, [Entry::ListFinished(ResourceVersion::new("5"))]).await;
     append(&log, &pods, [Entry::Present(observed("a", "a", 6)), Entry::Deleted(observed("b", "b", 7))]).await;
-    append(&log, &pods, [Entry::ListNeeded(Some(Reason::Expired)), Entry::ListStarted(2)]).await;
+    append(&log, &pods, [list_needed(Some(Reason::Expired)), Entry::ListStarted(2)]).await;
     append(&log, &pods, listed(&[("a", 6), ("d", 9)])).await;
     log.appender().append_vanished(&pods, 2).await.unwrap();
     append(&log, &pods, [Entry::ListFinished(ResourceVersion::new("10"))]).await;
@@ -97,9 +108,11 @@ async fn a_snapshot_a_watch_and_a_resync_are_told_in_order_and_survive_the_loss_
     log.close().unwrap();
 
     std::fs::remove_dir_all(directory.path().join("store")).unwrap();
-    let log = open(directory.path(), std::slice::from_ref(&pods));
+    let log = open(directory.path());
     assert_eq!(records(&log, 1).await, before);
-    assert!(matches!(log.state(&pods).unwrap().phase, Phase::Watching { position, .. } if position.as_str() == "10"));
+    assert!(
+        matches!(log.known().state(&pods).unwrap().phase, Phase::Watching { position, .. } if position.as_str() == "10")
+    );
     // The rows are back: the same state again is nothing, a newer one is an update of it.
     append(&log, &pods, [Entry::Present(observed("d", "d", 9)), Entry::Present(observed("d", "d", 11))]).await;
     let new = records(&log, 12).await;
@@ -113,13 +126,13 @@ async fn a_snapshot_a_watch_and_a_resync_are_told_in_order_and_survive_the_loss_
 async fn a_list_that_was_interrupted_is_not_announced_again_and_infers_from_its_last_attempt_alone() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
-    let log = open(directory.path(), std::slice::from_ref(&pods));
-    append(&log, &pods, [Entry::ListNeeded(None), Entry::ListStarted(1)]).await;
+    let log = open(directory.path());
+    append(&log, &pods, [list_needed(None), Entry::ListStarted(1)]).await;
     append(&log, &pods, listed(&[("a", 1), ("b", 2)])).await;
     log.close().unwrap();
 
-    let log = open(directory.path(), std::slice::from_ref(&pods));
-    assert!(matches!(log.state(&pods).unwrap().phase, Phase::Listing { .. }));
+    let log = open(directory.path());
+    assert!(matches!(log.known().state(&pods).unwrap().phase, Phase::Listing { .. }));
     // Another attempt breaks off after "b"; then one is complete, and "b" is gone by then.
     append(&log, &pods, [Entry::ListStarted(1)]).await;
     append(&log, &pods, listed(&[("b", 2)])).await;
@@ -140,9 +153,9 @@ async fn streams_do_not_infer_deletes_in_each_other() {
     let directory = tempfile::tempdir().unwrap();
     // One name is the beginning of the other.
     let (short, long) = (stream("pod"), stream("pods"));
-    let log = open(directory.path(), &[short.clone(), long.clone()]);
+    let log = open(directory.path());
     for (of, names) in [(&short, &[("a", 1)]), (&long, &[("z", 2)])] {
-        append(&log, of, [Entry::ListNeeded(None), Entry::ListStarted(1)]).await;
+        append(&log, of, [list_needed(None), Entry::ListStarted(1)]).await;
         append(&log, of, listed(names)).await;
         log.appender().append_vanished(of, 1).await.unwrap();
         append(&log, of, [Entry::ListFinished(ResourceVersion::new("3"))]).await;
@@ -155,7 +168,7 @@ async fn streams_do_not_infer_deletes_in_each_other() {
 async fn a_reader_may_start_anywhere_and_follows_the_head() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
-    let log = open(directory.path(), std::slice::from_ref(&pods));
+    let log = open(directory.path());
     let mut follower = log.reader(1);
     for version in 1..=300 {
         append(&log, &pods, [Entry::Present(observed("a", "a", version))]).await;
@@ -181,12 +194,12 @@ async fn a_reader_may_start_anywhere_and_follows_the_head() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_process_another_cluster_and_another_format_are_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let log = open(directory.path(), &[]);
-    assert!(matches!(Changelog::open(directory.path(), "c-1", &[]), Err(OpenError::Locked { .. })));
+    let log = open(directory.path());
+    assert!(matches!(try_open(directory.path(), "c-1"), Err(OpenError::Locked { .. })));
     log.close().unwrap();
-    assert!(matches!(Changelog::open(directory.path(), "c-2", &[]), Err(OpenError::OtherCluster { .. })));
+    assert!(matches!(try_open(directory.path(), "c-2"), Err(OpenError::OtherCluster { .. })));
+    std::fs::write(directory.path().join("FORMAT"), "3").unwrap();
+    assert!(matches!(try_open(directory.path(), "c-1"), Err(OpenError::Format { .. })));
     std::fs::write(directory.path().join("FORMAT"), "2").unwrap();
-    assert!(matches!(Changelog::open(directory.path(), "c-1", &[]), Err(OpenError::Format { .. })));
-    std::fs::write(directory.path().join("FORMAT"), "1").unwrap();
-    open(directory.path(), &[]).close().unwrap();
+    open(directory.path()).close().unwrap();
 }

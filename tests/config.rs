@@ -107,7 +107,11 @@ fn the_reference_names_every_key_and_says_something_about_each() {
 fn unknown_keys_are_refused_with_their_path_the_nearest_and_the_allowed_ones() {
     assert_refused(
         "list: {page_sze: 1}",
-        &["list.page_sze: unknown key", "did you mean page_size?", "allowed: page_size, timeout_secs, max_concurrent"],
+        &[
+            "list.page_sze: unknown key",
+            "did you mean page_size?",
+            "allowed: page_size, timeout_secs, streaming, max_concurrent",
+        ],
     );
     assert!(refused("list: {page_sze: 1}").ends_with("max_concurrent"));
     assert_refused(
@@ -120,9 +124,13 @@ fn unknown_keys_are_refused_with_their_path_the_nearest_and_the_allowed_ones() {
     );
     assert_refused(
         "streams: [{resurce: pods}]",
-        &["streams[0].resurce: unknown key", "did you mean resource?", "allowed: resource, namespaces"],
+        &[
+            "streams[0].resurce: unknown key",
+            "did you mean resource?",
+            "allowed: resource, namespaces, exclude_namespaces",
+        ],
     );
-    let top = "allowed: cluster, data_dir, streams, list, watch, admin, telemetry, shutdown_grace_secs, sinks";
+    let top = "allowed: cluster, data_dir, streams, list, watch, verify, admin, telemetry, shutdown_grace_secs, sinks";
     assert_refused("sink: []", &["sink: unknown key", "did you mean sinks?", top]);
     assert_refused("List: {page_size: 1}", &["List: unknown key", "did you mean list?"]);
     assert_refused("list: {list: 1}", &["list.list: unknown key; allowed: page_size"]);
@@ -279,6 +287,7 @@ async fn flags_go_over_the_environment_and_what_is_set_is_what_is_done() {
     instance.start_with(|command| {
         command.arg("--data-dir").arg(&by_flag);
         command.env("KUBETIDE__DATA_DIR", &by_environment).env("KUBETIDE__LIST__PAGE_SIZE", "3");
+        command.env("KUBETIDE__LIST__STREAMING", "never");
     });
     instance.records_when_listed(1).await;
     assert!(instance.terminate().success());

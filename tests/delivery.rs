@@ -13,12 +13,18 @@ use bytes::Bytes;
 use kubetide::{
     backoff::Backoff,
     change::{ObjectKey, Observed, ResourceVersion},
-    changelog::{Changelog, Cursor, Entry},
+    changelog::{Belongs, Changelog, Cursor, Entry},
+    clock::Clock,
     delivery::{DeliveryError, Limits, Pump},
+    vitals::Vitals,
 };
 use kubetide_sink::{Batch, Sink, SinkError, Stream, sample};
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
+
+fn open(directory: &Path) -> Changelog {
+    Changelog::open(directory, Belongs { uid: "c-1", accept_new: false }, Clock::system(), &Vitals::new()).unwrap()
+}
 
 /// What the receiver does with the next batch; the last one is repeated.
 #[derive(Clone, Copy)]
@@ -80,6 +86,7 @@ async fn append(log: &Changelog, stream: &Arc<Stream>, versions: std::ops::Range
             uid: "u".into(),
             version: ResourceVersion::new(version.to_string()),
             generation: None,
+            fields: 0,
             object: Ok(Bytes::from_static(b"{}")),
         };
         appender.append(stream, Entry::Present(observed)).await.unwrap();
@@ -111,6 +118,7 @@ impl Delivery {
         let drain = CancellationToken::new();
         let pump = Pump {
             name: "out".into(),
+            vitals: Vitals::new().sink("out"),
             sink: Box::new(sink),
             reader: log.reader(cursor.cursor().acknowledged + 1),
             cursor,
@@ -162,7 +170,7 @@ fn seqs(received: &Arc<Mutex<Received>>) -> Vec<u64> {
 async fn the_cursor_moves_only_past_what_the_sink_has_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
-    let log = Changelog::open(directory.path(), "c-1", std::slice::from_ref(&pods)).unwrap();
+    let log = open(directory.path());
     append(&log, &pods, 1..=25).await;
     let mut delivery = Delivery::start(&log, 10, &[], &[Answer::Reject, Answer::Reject, Answer::Take]);
     delivery.asked(5).await;
@@ -181,7 +189,7 @@ async fn the_cursor_moves_only_past_what_the_sink_has_acknowledged() {
 async fn a_kill_between_delivery_and_cursor_repeats_exactly_that_batch_and_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
-    let log = Changelog::open(directory.path(), "c-1", std::slice::from_ref(&pods)).unwrap();
+    let log = open(directory.path());
     append(&log, &pods, 1..=25).await;
     let mut delivery = Delivery::start(&log, 10, &[], &[Answer::Take, Answer::TakeAndHang]);
     delivery.asked(2).await;
@@ -201,7 +209,7 @@ async fn a_kill_between_delivery_and_cursor_repeats_exactly_that_batch_and_loses
 async fn a_drain_delivers_what_is_there_and_gives_up_on_a_receiver_that_rejects() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
-    let log = Changelog::open(directory.path(), "c-1", std::slice::from_ref(&pods)).unwrap();
+    let log = open(directory.path());
     append(&log, &pods, 1..=5).await;
     let mut delivery = Delivery::start(&log, 10, &[], &[Answer::Reject]);
     delivery.asked(3).await;
@@ -218,7 +226,7 @@ async fn a_drain_delivers_what_is_there_and_gives_up_on_a_receiver_that_rejects(
 async fn a_sink_gets_only_the_streams_it_names_and_a_restart_does_not_go_back() {
     let directory = tempfile::tempdir().unwrap();
     let (pods, nodes) = (stream("pods"), stream("nodes"));
-    let log = Changelog::open(directory.path(), "c-1", &[pods.clone(), nodes.clone()]).unwrap();
+    let log = open(directory.path());
     append(&log, &pods, 1..=5).await;
     append(&log, &nodes, 6..=8).await;
     append(&log, &pods, 9..=10).await;
@@ -233,7 +241,7 @@ async fn a_sink_gets_only_the_streams_it_names_and_a_restart_does_not_go_back() 
 async fn a_receiver_that_is_closed_for_good_ends_the_delivery() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
-    let log = Changelog::open(directory.path(), "c-1", std::slice::from_ref(&pods)).unwrap();
+    let log = open(directory.path());
     append(&log, &pods, 1..=5).await;
     let delivery = Delivery::start(&log, 10, &[], &[Answer::Close]);
     assert!(matches!(delivery.task.await.unwrap(), Err(DeliveryError::Sink { .. })));

@@ -17,15 +17,24 @@ pub enum View {
     Watch,
     /// The first LIST of the stream, with the snapshot's id.
     Snapshot(Id),
-    /// A LIST after a break.
-    Resync,
+    /// A LIST to be compared with what is known.
+    Resync(By),
+}
+
+/// What tells in a LIST that an object has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Another version: versions still mean what they meant.
+    Version,
+    /// Other bytes: a version may stand for something else than what was logged under it.
+    Content,
 }
 
 impl View {
     const fn origin(self) -> Origin {
         match self {
             Self::Watch => Origin::Watch,
-            Self::Snapshot(_) | Self::Resync => Origin::List,
+            Self::Snapshot(_) | Self::Resync(_) => Origin::List,
         }
     }
 }
@@ -39,13 +48,27 @@ pub struct Draft {
     pub change: Change,
 }
 
+impl Row {
+    /// Whether the object is what is known, to the byte.
+    pub fn is(&self, observed: &Observed) -> bool {
+        self.uid == observed.uid
+            && self.seen == observed.version
+            && self.object.as_ref() == observed.object.as_ref().ok()
+    }
+}
+
 /// What an observation of a living object means: nothing, a change, or (another uid under the name) two.
 pub fn present(stream: &Stream, lineage: u64, row: Option<&Row>, observed: Observed, view: View) -> Vec<Draft> {
     let mut drafts = Vec::new();
     let mut previous = None;
     let op = match (row, view) {
         (Some(row), View::Watch) if observed.version.is_covered_by(&row.seen) => return drafts,
-        (Some(row), _) if row.uid == observed.uid && row.seen == observed.version => return drafts,
+        (Some(row), View::Resync(By::Content)) if row.is(&observed) => return drafts,
+        (Some(row), View::Snapshot(_) | View::Resync(By::Version))
+            if row.uid == observed.uid && observed.version.is_covered_by(&row.seen) =>
+        {
+            return drafts;
+        }
         (Some(row), _) if row.uid == observed.uid => {
             previous = Some(row.logged.to_string());
             Op::Update
@@ -55,7 +78,7 @@ pub fn present(stream: &Stream, lineage: u64, row: Option<&Row>, observed: Obser
             Op::Create
         }
         (None, View::Snapshot(_)) => Op::Snapshot,
-        (None, View::Watch | View::Resync) => Op::Create,
+        (None, View::Watch | View::Resync(_)) => Op::Create,
     };
     let snapshot = match (op, view) {
         (Op::Snapshot, View::Snapshot(id)) => Some(id),
@@ -127,6 +150,8 @@ mod tests {
     use super::*;
     use crate::change::ResourceVersion;
 
+    const RESYNC: View = View::Resync(By::Version);
+
     fn stream() -> Stream {
         sample::stream("pods", "Pod")
     }
@@ -137,6 +162,7 @@ mod tests {
             uid: uid.into(),
             version: ResourceVersion::new(version),
             generation: None,
+            fields: 0,
             object: Ok(Bytes::from(format!("{uid}@{version}"))),
         }
     }
@@ -149,6 +175,7 @@ mod tests {
             id: Id([0; 16]),
             seq: 1,
             generation: None,
+            fields: 0,
             object: Some(Bytes::from(format!("{uid}@{version}"))),
         }
     }
@@ -163,21 +190,37 @@ mod tests {
         let snapshot = View::Snapshot(Id([1; 16]));
         let known = row("u", "10");
         assert_eq!(ops(None, observed("u", "10"), View::Watch), [(Op::Create, Origin::Watch)]);
-        assert_eq!(ops(None, observed("u", "10"), View::Resync), [(Op::Create, Origin::List)]);
+        assert_eq!(ops(None, observed("u", "10"), RESYNC), [(Op::Create, Origin::List)]);
         assert_eq!(ops(None, observed("u", "10"), snapshot), [(Op::Snapshot, Origin::List)]);
         assert_eq!(ops(Some(&known), observed("u", "11"), View::Watch), [(Op::Update, Origin::Watch)]);
-        assert_eq!(ops(Some(&known), observed("u", "11"), View::Resync), [(Op::Update, Origin::List)]);
+        assert_eq!(ops(Some(&known), observed("u", "11"), RESYNC), [(Op::Update, Origin::List)]);
         for same_or_older in ["10", "9"] {
             assert_eq!(ops(Some(&known), observed("u", same_or_older), View::Watch), []);
         }
-        assert_eq!(ops(Some(&known), observed("u", "10"), View::Resync), []);
+        assert_eq!(ops(Some(&known), observed("u", "10"), RESYNC), []);
         assert_eq!(ops(Some(&known), observed("u", "10"), snapshot), []);
+    }
+
+    #[test]
+    fn by_content_the_same_version_with_other_bytes_is_an_update_and_an_older_one_too() {
+        let by_content = View::Resync(By::Content);
+        let known = row("u", "10");
+        assert_eq!(ops(Some(&known), observed("u", "10"), by_content), []);
+        assert_eq!(ops(Some(&known), observed("u", "9"), by_content), [(Op::Update, Origin::List)]);
+        assert_eq!(ops(Some(&known), observed("u", "9"), RESYNC), []);
+        let reused = Observed { object: Ok(Bytes::from_static(b"other")), ..observed("u", "10") };
+        assert_eq!(ops(Some(&known), reused.clone(), by_content), [(Op::Update, Origin::List)]);
+        let (before, after) = (
+            present(&stream(), 0, None, observed("u", "10"), View::Watch),
+            present(&stream(), 1, Some(&known), reused, by_content),
+        );
+        assert_ne!(before[0].id, after[0].id, "other bytes have another id: the lineage was raised");
     }
 
     #[test]
     fn another_uid_under_the_same_name_is_a_delete_and_then_a_create() {
         let known = row("old", "10");
-        let drafts = present(&stream(), 0, Some(&known), observed("new", "12"), View::Resync);
+        let drafts = present(&stream(), 0, Some(&known), observed("new", "12"), RESYNC);
         let [delete, create] = drafts.as_slice() else { panic!("{drafts:?}") };
         assert_eq!((delete.change.op, delete.change.uid.as_str()), (Op::Delete, "old"));
         assert_eq!(delete.change.object.as_deref(), Some(b"old@10".as_slice()));

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use kubetide_sink::Id;
 use serde::{Deserialize, Serialize};
 
+pub use scan::NoIdentity;
 pub use version::ResourceVersion;
 
 /// An object's place within its stream.
@@ -34,8 +35,20 @@ pub struct Observed {
     pub version: ResourceVersion,
     /// `metadata.generation`.
     pub generation: Option<i64>,
+    /// A checksum of `metadata.managedFields`, which is not kept: with it a metadata-only LIST can tell two contents of one
+    /// version apart. 0 for none.
+    pub fields: u32,
     /// The cleaned bytes, or why there are none.
     pub object: Result<Bytes, String>,
+}
+
+/// `kind` and `apiVersion` as the objects of a stream carry them; a LIST may leave them out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeMeta {
+    /// `kind`
+    pub kind: String,
+    /// `apiVersion`
+    pub api_version: String,
 }
 
 /// What is known of one object: the row of the store, and what the next observation is compared with.
@@ -53,6 +66,8 @@ pub struct Row {
     pub seq: u64,
     /// `metadata.generation` of that state.
     pub generation: Option<i64>,
+    /// The checksum of its managedFields, as in [`Observed`].
+    pub fields: u32,
     /// The cleaned object of that state.
     pub object: Option<Bytes>,
 }

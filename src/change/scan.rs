@@ -6,10 +6,8 @@
 
 use std::{borrow::Cow, ops::Range};
 
+use super::{ObjectKey, Observed, ResourceVersion, TypeMeta};
 use bytes::Bytes;
-use kubetide_sink::Stream;
-
-use super::{ObjectKey, Observed, ResourceVersion};
 
 /// The API server takes deeper JSON than most parsers; beyond this it is not an object anyone wrote.
 const MAX_DEPTH: usize = 512;
@@ -26,7 +24,7 @@ pub struct NoIdentity {
 }
 
 /// Finds the object's identity and cleans it.
-pub fn observe(stream: &Stream, bytes: &[u8]) -> Result<Observed, NoIdentity> {
+pub fn observe(types: &TypeMeta, bytes: &[u8]) -> Result<Observed, NoIdentity> {
     let mut scan = Scan { bytes, at: 0, depth: 0, found: Found::default(), cuts: Vec::new() };
     let walked = scan.object_at_top().and_then(|()| std::str::from_utf8(bytes).map(drop).map_err(|_| "bad UTF-8"));
     let Scan { at, found, cuts, .. } = scan;
@@ -37,20 +35,21 @@ pub fn observe(stream: &Stream, bytes: &[u8]) -> Result<Observed, NoIdentity> {
     let key = ObjectKey { namespace: found.namespace.unwrap_or_default(), name };
     let uid = found.uid.unwrap_or_else(|| format!("{}/{}", key.namespace, key.name));
     let object = match walked {
-        Ok(()) => Ok(clean(stream, bytes, &cuts, found.has_kind)),
+        Ok(()) => Ok(clean(types, bytes, &cuts, found.has_kind)),
         Err(problem) => Err(format!("{problem} at byte {at}")),
     };
-    Ok(Observed { key, uid, version: ResourceVersion::new(version), generation: found.generation, object })
+    let version = ResourceVersion::new(version);
+    Ok(Observed { key, uid, version, generation: found.generation, fields: found.fields, object })
 }
 
 /// The bytes less the cuts, with `kind` and `apiVersion` in front if they are missing.
-fn clean(stream: &Stream, bytes: &[u8], cuts: &[Range<usize>], has_kind: bool) -> Bytes {
+fn clean(types: &TypeMeta, bytes: &[u8], cuts: &[Range<usize>], has_kind: bool) -> Bytes {
     let mut out = Vec::with_capacity(bytes.len() + 96);
     let mut from = 0;
     if !has_kind {
         let open = bytes.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
         // Kinds and versions are identifiers: nothing in them needs an escape.
-        let head = format!(r#"{{"kind":"{}","apiVersion":"{}","#, stream.kind, stream.api_version());
+        let head = format!(r#"{{"kind":"{}","apiVersion":"{}","#, types.kind, types.api_version);
         out.extend_from_slice(head.as_bytes());
         from = open;
     }
@@ -70,6 +69,7 @@ struct Found {
     uid: Option<String>,
     version: Option<String>,
     generation: Option<i64>,
+    fields: u32,
 }
 
 type Walked<T = ()> = Result<T, &'static str>;
@@ -129,7 +129,9 @@ impl Scan<'_> {
                 }
                 "managedFields" => {
                     once(&mut seen_managed_fields)?;
+                    let from = scan.at;
                     scan.value()?;
+                    scan.found.fields = crc32c::crc32c(&scan.bytes[from..scan.at]);
                     return Ok(Member::Cut);
                 }
                 "annotations" => {
@@ -367,14 +369,13 @@ fn text(quoted: &[u8]) -> Walked<Cow<'_, str>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
-    use kubetide_sink::sample;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn pods() -> Stream {
-        sample::stream("pods", "Pod")
+    fn pods() -> TypeMeta {
+        TypeMeta { kind: "Pod".into(), api_version: "v1".into() }
     }
 
     fn cleaned(text: &str) -> String {

@@ -14,15 +14,19 @@ use kubetide_sink::{Body, Control, Counts, From as GapFrom, Op, Reason, Record, 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::{
-    Phase, Purpose, StreamState, WriteError,
+    Fingerprint, Phase, Purpose, StreamState, WriteError,
     frame::Frame,
     segment::Writer,
+    state::breaks_lineage,
     store::{Listed, Store, row_change, row_key},
 };
-use crate::change::{
-    ObjectKey, Observed, ResourceVersion, Row,
-    compare::{self, Draft, View},
-    id,
+use crate::{
+    change::{
+        ObjectKey, Observed, ResourceVersion, Row,
+        compare::{self, By, Draft, View},
+        id,
+    },
+    vitals::{StreamChanges, Vitals},
 };
 
 /// A group is closed at this size: large enough to pay for its sync, small enough to hold in memory.
@@ -33,11 +37,20 @@ const BOOKMARK_INTERVAL: Duration = Duration::from_secs(10);
 /// What a stream tells the log.
 pub enum Entry {
     /// A LIST is needed: the stream's first, or one to mend a break. Logged once, before the LIST begins.
-    ListNeeded(Option<Reason>),
+    ListNeeded {
+        /// Why; none for the first.
+        reason: Option<Reason>,
+        /// How the stream is read from now on.
+        fingerprint: Fingerprint,
+        /// The configuration's word for it.
+        asked_as: String,
+    },
     /// A LIST begins, from its first page. Each attempt has a generation of its own.
     ListStarted(u64),
     /// The LIST shows an object.
     Listed(Observed),
+    /// The object was deleted after the LIST under way had shown it.
+    Unlisted(ObjectKey),
     /// The LIST is complete and does not have this object.
     Vanished(ObjectKey),
     /// The LIST is complete, and so is the comparison: the stream continues from here.
@@ -48,6 +61,12 @@ pub enum Entry {
     Deleted(Observed),
     /// The watch says that there is nothing else up to here.
     Bookmark(ResourceVersion),
+    /// The stream was taken out of the configuration. Its rows stay for a while.
+    Unfollowed,
+    /// The resource is gone from the cluster, and every object that was known has been told as vanished.
+    Gone,
+    /// The rows of a stream that was taken out of the configuration are dropped.
+    Forgotten,
 }
 
 /// An entry on its way to the log.
@@ -72,24 +91,38 @@ pub(super) struct Committer {
     pub(super) store: Store,
     pub(super) segments: Arc<RwLock<Vec<u64>>>,
     pub(super) head: watch::Sender<u64>,
-    pub(super) streams: HashMap<Arc<Stream>, Following>,
+    /// By name: a stream may come back with another version.
+    pub(super) streams: HashMap<String, Following>,
+    pub(super) vitals: Vitals,
 }
 
 /// A stream as the committer sees it.
-#[derive(Default)]
 pub(super) struct Following {
+    pub(super) stream: Arc<Stream>,
     pub(super) state: StreamState,
+    vitals: StreamChanges,
     /// The LIST under way.
     generation: u64,
     /// Objects that the LIST under way has shown.
     shown: u64,
+    /// Deletes that were told since the stream's resource was found gone.
+    vanished: u64,
     /// The state has moved and is not in a frame yet.
     moved: bool,
 }
 
 impl Following {
-    pub(super) fn at(state: StreamState) -> Self {
-        Self { state, ..Self::default() }
+    pub(super) fn new(stream: Arc<Stream>, state: StreamState, vitals: &Vitals) -> Self {
+        let vitals = vitals.changes_of(&stream.to_string());
+        Self { stream, state, vitals, generation: 0, shown: 0, vanished: 0, moved: false }
+    }
+
+    /// The position only ever moves forward: an event that comes again leaves it where it is.
+    fn advance(&mut self, to: ResourceVersion, at: Timestamp) {
+        if !matches!(&self.state.phase, Phase::Watching { position, .. } if to.is_covered_by(position) && to != *position)
+        {
+            self.state.phase = Phase::Watching { position: to, at };
+        }
     }
 }
 
@@ -99,6 +132,17 @@ struct Group {
     listed: Vec<Listed>,
     /// Rows as this group leaves them: later entries of the group must see earlier ones.
     rows: HashMap<Vec<u8>, Option<Row>>,
+}
+
+impl Group {
+    fn next_seq(&self) -> u64 {
+        self.frame.first_seq + self.frame.records.len() as u64
+    }
+
+    fn push(&mut self, record: Record, fields: u32) {
+        self.frame.records.push(record);
+        self.frame.fields.push(fields);
+    }
 }
 
 impl Committer {
@@ -114,6 +158,7 @@ impl Committer {
                 Ok(None) => break,
                 Err(_) => None,
             };
+            self.vitals.heartbeat();
             let mut group = self.new_group();
             let mut barriers = Vec::new();
             let mut bytes = 0;
@@ -155,25 +200,38 @@ impl Committer {
 
     /// One entry: what it means for its stream's state, and which records that gives.
     fn enter(&mut self, group: &mut Group, stream: Arc<Stream>, at: Timestamp, entry: Entry) -> Result<(), WriteError> {
-        let following = self.streams.entry(stream.clone()).or_default();
+        let name = stream.to_string();
+        let following = self
+            .streams
+            .entry(name.clone())
+            .or_insert_with(|| Following::new(stream.clone(), StreamState::default(), &self.vitals));
+        if !Arc::ptr_eq(&following.stream, &stream) {
+            following.stream = stream.clone();
+        }
         following.moved = true;
         let lineage = following.state.lineage;
         match entry {
-            Entry::ListNeeded(reason) => {
-                let seq = group.frame.first_seq + group.frame.records.len() as u64;
+            Entry::ListNeeded { reason, fingerprint, asked_as } => {
+                let seq = group.next_seq();
                 let (what, purpose) = match reason {
                     // The snapshot is named after the record that announces it.
                     None => (What::SnapshotStarted, Purpose::Snapshot(id::of_control(&self.log_id, seq))),
                     Some(reason) => {
                         let (resource_version, position_at) = match &following.state.phase {
                             Phase::Watching { position, at } => (Some(position.to_string()), Some(*at)),
+                            Phase::Removed { position, at } => (position.as_ref().map(ToString::to_string), Some(*at)),
                             Phase::New | Phase::Listing { .. } => (None, None),
                         };
                         let from = GapFrom { resource_version, at: position_at, seq: seq - 1 };
                         (What::Gap { reason, from }, Purpose::Resync(reason))
                     }
                 };
-                following.state.phase = Phase::Listing { purpose, counts: Counts::default() };
+                following.state = StreamState {
+                    phase: Phase::Listing { purpose, counts: Counts::default() },
+                    lineage: lineage + u64::from(reason.is_some_and(breaks_lineage)),
+                    fingerprint,
+                    asked_as,
+                };
                 self.push_control(group, stream, at, what);
             }
             Entry::ListStarted(generation) => {
@@ -185,21 +243,26 @@ impl Committer {
             }
             Entry::Listed(observed) => {
                 following.shown += 1;
-                group.listed.push(Listed::new(&stream, following.generation, &observed.key));
+                group.listed.push(Listed::shown(&stream, following.generation, &observed.key));
                 let view = match &following.state.phase {
-                    Phase::Listing { purpose, .. } => View::from(*purpose),
-                    Phase::New | Phase::Watching { .. } => View::Resync,
+                    Phase::Listing { purpose, .. } => purpose.view(),
+                    // A LIST of its own accord, as in mode poll.
+                    Phase::New | Phase::Watching { .. } | Phase::Removed { .. } => View::Resync(By::Version),
                 };
                 let row = self.row(group, &stream, &observed.key)?;
+                let fields = observed.fields;
                 let drafts = compare::present(&stream, lineage, row.as_ref(), observed, view);
-                self.count(&stream, &drafts);
-                self.push_changes(group, &stream, at, drafts);
+                self.push_changes(group, &stream, &name, at, fields, drafts);
+            }
+            Entry::Unlisted(key) => {
+                following.shown = following.shown.saturating_sub(1);
+                group.listed.push(Listed::gone(&stream, following.generation, &key));
             }
             Entry::Vanished(key) => {
+                following.vanished += 1;
                 if let Some(row) = self.row(group, &stream, &key)? {
-                    let drafts = vec![compare::vanished(&stream, lineage, &row, key)];
-                    self.count(&stream, &drafts);
-                    self.push_changes(group, &stream, at, drafts);
+                    let draft = compare::vanished(&stream, lineage, &row, key);
+                    self.push_changes(group, &stream, &name, at, 0, vec![draft]);
                 }
             }
             Entry::ListFinished(position) => {
@@ -210,26 +273,42 @@ impl Committer {
                     Phase::Listing { purpose: Purpose::Snapshot(_), .. } => {
                         Some(What::SnapshotFinished { snapshot: following.shown, position: position.to_string() })
                     }
-                    Phase::New | Phase::Watching { .. } => None,
+                    Phase::New | Phase::Watching { .. } | Phase::Removed { .. } => None,
                 };
+                following.vanished = 0;
                 following.state.phase = Phase::Watching { position, at };
                 if let Some(what) = what {
                     self.push_control(group, stream, at, what);
                 }
             }
             Entry::Present(observed) => {
-                following.state.phase = Phase::Watching { position: observed.version.clone(), at };
+                following.advance(observed.version.clone(), at);
                 let row = self.row(group, &stream, &observed.key)?;
+                let fields = observed.fields;
                 let drafts = compare::present(&stream, lineage, row.as_ref(), observed, View::Watch);
-                self.push_changes(group, &stream, at, drafts);
+                self.push_changes(group, &stream, &name, at, fields, drafts);
             }
             Entry::Deleted(observed) => {
-                following.state.phase = Phase::Watching { position: observed.version.clone(), at };
+                following.advance(observed.version.clone(), at);
                 let row = self.row(group, &stream, &observed.key)?;
                 let draft = compare::deleted(&stream, lineage, row.as_ref(), &observed);
-                self.push_changes(group, &stream, at, draft.into_iter().collect());
+                self.push_changes(group, &stream, &name, at, 0, draft.into_iter().collect());
             }
-            Entry::Bookmark(position) => following.state.phase = Phase::Watching { position, at },
+            Entry::Bookmark(position) => following.advance(position, at),
+            Entry::Unfollowed => {
+                let position = match &following.state.phase {
+                    Phase::Watching { position, .. } => Some(position.clone()),
+                    Phase::New | Phase::Listing { .. } | Phase::Removed { .. } => None,
+                };
+                following.state.phase = Phase::Removed { position, at };
+                self.push_control(group, stream, at, What::StreamRemoved { deleted: 0 });
+            }
+            Entry::Gone => {
+                let deleted = std::mem::take(&mut following.vanished);
+                following.state.phase = Phase::New;
+                self.push_control(group, stream, at, What::StreamRemoved { deleted });
+            }
+            Entry::Forgotten => following.state.phase = Phase::New,
         }
         Ok(())
     }
@@ -241,47 +320,53 @@ impl Committer {
         }
     }
 
-    /// Counts what a LIST found.
-    fn count(&mut self, stream: &Arc<Stream>, drafts: &[Draft]) {
-        let Some(Following { state: StreamState { phase: Phase::Listing { counts, .. }, .. }, .. }) =
-            self.streams.get_mut(stream)
-        else {
-            return;
+    /// Puts changes into the group, and counts them: for the record at the end of a LIST, and for the metrics.
+    fn push_changes(
+        &mut self,
+        group: &mut Group,
+        stream: &Arc<Stream>,
+        name: &str,
+        at: Timestamp,
+        fields: u32,
+        drafts: Vec<Draft>,
+    ) {
+        let Some(following) = self.streams.get_mut(name) else { return };
+        let mut nowhere = Counts::default();
+        let counts = match &mut following.state.phase {
+            Phase::Listing { counts, .. } => counts,
+            Phase::New | Phase::Watching { .. } | Phase::Removed { .. } => &mut nowhere,
         };
         if drafts.is_empty() {
             counts.unchanged += 1;
+            following.vitals.ignored();
         }
-        for draft in drafts {
-            match draft.change.op {
+        for Draft { id, change } in drafts {
+            match change.op {
                 Op::Snapshot | Op::Create => counts.create += 1,
                 Op::Update => counts.update += 1,
                 Op::Delete => counts.delete += 1,
             }
-        }
-    }
-
-    fn push_changes(&self, group: &mut Group, stream: &Arc<Stream>, at: Timestamp, drafts: Vec<Draft>) {
-        for Draft { id, change } in drafts {
-            let seq = group.frame.first_seq + group.frame.records.len() as u64;
+            following.vitals.changed(change.op, change.origin);
             let (log_id, stream) = (self.log_id.clone(), stream.clone());
-            let record = Record { id, log_id, seq, stream, observed_at: at, body: Body::Change(change) };
-            group.rows.extend(row_change(&record));
-            group.frame.records.push(record);
+            let record =
+                Record { id, log_id, seq: group.next_seq(), stream, observed_at: at, body: Body::Change(change) };
+            group.rows.extend(row_change(&record, fields));
+            group.push(record, fields);
         }
     }
 
     fn push_control(&self, group: &mut Group, stream: Arc<Stream>, at: Timestamp, what: What) {
-        let seq = group.frame.first_seq + group.frame.records.len() as u64;
+        let seq = group.next_seq();
         let body = Body::Control(Control { what, scope: Scope::Stream });
         let id = id::of_control(&self.log_id, seq);
-        group.frame.records.push(Record { id, log_id: self.log_id.clone(), seq, stream, observed_at: at, body });
+        group.push(Record { id, log_id: self.log_id.clone(), seq, stream, observed_at: at, body }, 0);
     }
 
     /// The positions that have moved go into the frame with the records that moved them.
     fn add_states(&mut self, group: &mut Group) {
-        for (stream, following) in &mut self.streams {
+        for following in self.streams.values_mut() {
             if std::mem::take(&mut following.moved) {
-                group.frame.states.push((stream.clone(), following.state.clone()));
+                group.frame.states.push((following.stream.clone(), following.state.clone()));
             }
         }
     }
@@ -307,8 +392,9 @@ impl Committer {
     /// A segment opens with the states of all streams.
     fn open_segment(&mut self) -> Result<(), WriteError> {
         let first_seq = self.writer.roll().map_err(WriteError::Append)?;
-        let states = self.streams.iter().map(|(stream, following)| (stream.clone(), following.state.clone())).collect();
-        let frame = Frame { first_seq, records: Vec::new(), states };
+        let followed = self.streams.values();
+        let states = followed.map(|following| (following.stream.clone(), following.state.clone())).collect();
+        let frame = Frame { first_seq, states, ..Frame::default() };
         let place = self.writer.append(&frame).map_err(WriteError::Append)?;
         self.store.apply(&frame, &[], place).map_err(WriteError::Store)?;
         // Readers look for the next segment only when there is something in it to read.

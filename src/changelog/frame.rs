@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::StreamState;
 
 /// `KTF` and the format of what follows.
-const MAGIC: [u8; 4] = *b"KTF\x01";
+const MAGIC: [u8; 4] = *b"KTF\x02";
 /// The bytes in front of a frame's payload.
 pub(super) const HEADER_LEN: usize = 28;
 /// A group is cut at 1 MiB and a single object at 16 MiB: more than this is not a length but damage.
@@ -28,6 +28,8 @@ pub(super) struct Frame {
     pub(super) first_seq: u64,
     /// The records, in order.
     pub(super) records: Vec<Record>,
+    /// For each record the checksum of the managedFields that its object had: for the row, not for sinks.
+    pub(super) fields: Vec<u32>,
     /// The streams that moved, and where to.
     pub(super) states: Vec<(Arc<Stream>, StreamState)>,
 }
@@ -138,6 +140,7 @@ pub(super) fn decode(log_id: &Arc<str>, header: &Header, payload: &[u8]) -> io::
             observed_at: Timestamp::from_microsecond(stored.observed_at).map_err(io::Error::other)?,
             body: stored.body.into_body(&raw),
         });
+        frame.fields.push(stored.fields);
     }
     for (index, state) in decoded.states {
         frame.states.push((stream(index)?, state));
@@ -159,6 +162,7 @@ struct Stored<'a> {
     id: Id,
     stream: u32,
     observed_at: i64,
+    fields: u32,
     #[serde(borrow)]
     body: StoredBody<'a>,
 }
@@ -198,10 +202,12 @@ impl<'a> Payload<'a> {
         let records = frame
             .records
             .iter()
-            .map(|record| Stored {
+            .zip(&frame.fields)
+            .map(|(record, fields)| Stored {
                 id: record.id,
                 stream: index(&record.stream),
                 observed_at: record.observed_at.as_microsecond(),
+                fields: *fields,
                 body: StoredBody::of(&record.body),
             })
             .collect();

@@ -11,6 +11,7 @@ mod commit;
 mod cursor;
 mod directory;
 mod frame;
+mod known;
 mod reader;
 mod segment;
 mod state;
@@ -20,21 +21,25 @@ use std::{
     collections::HashMap,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, RwLock},
+    sync::{Arc, RwLock, atomic::AtomicU64},
     thread::JoinHandle,
 };
 
-use jiff::Timestamp;
 use kubetide_sink::Stream;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 pub use commit::Entry;
 pub use cursor::{Cursor, CursorFile};
+pub use known::{Glimpse, Known};
 pub use reader::LogReader;
-pub use state::{Phase, Purpose, StreamState};
+pub use state::{Fingerprint, Phase, Purpose, StreamState};
 pub use store::StoreError;
 
-use crate::change::{ObjectKey, Observed};
+use crate::{
+    change::{ObjectKey, Observed},
+    clock::Clock,
+    vitals::Vitals,
+};
 use commit::{Committer, Following, Message, Submission};
 use directory::Directory;
 use store::Store;
@@ -86,7 +91,7 @@ pub enum OpenError {
     },
     /// The rows are of another cluster.
     #[error(
-        "data directory {} belongs to the cluster with uid {known}, but this cluster has uid {found}; check cluster.context, or use another data_dir",
+        "data directory {} belongs to the cluster with uid {known}, but this cluster has uid {found}; check cluster.context, use another data_dir, or, if this cluster replaces that one, start once with --accept-new-cluster",
         path.display()
     )]
     OtherCluster {
@@ -138,11 +143,20 @@ pub enum WriteError {
     Closed,
 }
 
+/// The cluster whose changes the log holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Belongs<'a> {
+    /// Its uid.
+    pub uid: &'a str,
+    /// Whether it may take the place of another.
+    pub accept_new: bool,
+}
+
 /// The open change log.
 pub struct Changelog {
     directory: Directory,
     log_id: Arc<str>,
-    store: Store,
+    known: Known,
     segments: Arc<RwLock<Vec<u64>>>,
     head: watch::Receiver<u64>,
     appender: Appender,
@@ -151,15 +165,17 @@ pub struct Changelog {
 }
 
 impl Changelog {
-    /// Opens the log in `path` for the cluster with `cluster_uid`, replays what the store has missed, and starts the writer.
-    pub fn open(path: &Path, cluster_uid: &str, streams: &[Arc<Stream>]) -> Result<Self, OpenError> {
+    /// Opens the log in `path`, replays what the store has missed, and starts the writer.
+    pub fn open(path: &Path, cluster: Belongs<'_>, clock: Clock, vitals: &Vitals) -> Result<Self, OpenError> {
         let directory = Directory::open(path)?;
         let log_id: Arc<str> = directory.log_id().into();
         let store = Store::open(&directory.store())?;
         match store.cluster_uid()? {
-            None => store.set_cluster_uid(cluster_uid)?,
-            Some(known) if known == cluster_uid => {}
-            Some(known) => return Err(OpenError::OtherCluster { path: path.into(), known, found: cluster_uid.into() }),
+            Some(known) if known == cluster.uid => {}
+            Some(known) if !cluster.accept_new => {
+                return Err(OpenError::OtherCluster { path: path.into(), known, found: cluster.uid.into() });
+            }
+            _ => store.set_cluster_uid(cluster.uid)?,
         }
         let cursors = cursor::all_in(&directory.cursors()).map_err(|source| OpenError::Directory {
             operation: "read",
@@ -174,8 +190,8 @@ impl Changelog {
             segment::recover(&directory.segments(), &log_id, applied, oldest_needed, passed, replay)?;
 
         let mut following = HashMap::new();
-        for stream in streams {
-            following.insert(stream.clone(), Following::at(store.state(stream)?));
+        for (stream, state) in store.states()? {
+            following.insert(stream.to_string(), Following::new(Arc::new(stream), state, vitals));
         }
         let segments = Arc::new(RwLock::new(segments));
         let (head_sender, head) = watch::channel(writer.place().next_seq - 1);
@@ -187,6 +203,7 @@ impl Changelog {
             segments: segments.clone(),
             head: head_sender,
             streams: following,
+            vitals: vitals.clone(),
         };
         let (failing, failed) = oneshot::channel();
         let committer = std::thread::Builder::new()
@@ -200,9 +217,10 @@ impl Changelog {
                 ended
             })
             .map_err(|source| OpenError::Directory { operation: "start the writer for", path: path.into(), source })?;
-        let appender =
-            Appender { sender, budget: Arc::new(Semaphore::new(BUDGET_BYTES / BUDGET_UNIT)), store: store.clone() };
-        Ok(Self { directory, log_id, store, segments, head, appender, committer, failed })
+        let budget = Arc::new(Semaphore::new(BUDGET_BYTES / BUDGET_UNIT));
+        let appender = Appender { sender, budget, store: store.clone(), clock, vitals: vitals.clone() };
+        let known = Known { store, generations: Arc::new(AtomicU64::new(0)) };
+        Ok(Self { directory, log_id, known, segments, head, appender, committer, failed })
     }
 
     /// The id of this log.
@@ -215,9 +233,9 @@ impl Changelog {
         *self.head.borrow()
     }
 
-    /// The durable state of a stream.
-    pub fn state(&self, stream: &Stream) -> Result<StreamState, StoreError> {
-        self.store.state(stream)
+    /// What is known, for the sources to read.
+    pub fn known(&self) -> Known {
+        self.known.clone()
     }
 
     /// The way in, for the sources.
@@ -263,6 +281,8 @@ pub struct Appender {
     sender: mpsc::Sender<Message>,
     budget: Arc<Semaphore>,
     store: Store,
+    clock: Clock,
+    vitals: Vitals,
 }
 
 impl Appender {
@@ -271,7 +291,8 @@ impl Appender {
         let weight = entry.weight();
         let units = weight.div_ceil(BUDGET_UNIT).min(BUDGET_BYTES / BUDGET_UNIT) as u32;
         let permit = self.budget.clone().acquire_many_owned(units).await.map_err(|_| WriteError::Closed)?;
-        let submission = Submission { stream: stream.clone(), at: Timestamp::now(), entry, weight, _permit: permit };
+        self.vitals.budget(BUDGET_BYTES - self.budget.available_permits() * BUDGET_UNIT);
+        let submission = Submission { stream: stream.clone(), at: self.clock.wall(), entry, weight, _permit: permit };
         self.sender.send(Message::Submission(Box::new(submission))).await.map_err(|_| WriteError::Closed)
     }
 
@@ -282,7 +303,8 @@ impl Appender {
         receiver.await.map_err(|_| WriteError::Closed)
     }
 
-    /// Appends a delete for every known object that the LIST of `generation` did not show. The LIST must be complete.
+    /// Appends a delete for every known object that the LIST of `generation` did not show. The LIST must be complete; where
+    /// there was none, because the resource is proven gone, that is every known object.
     pub async fn append_vanished(&self, stream: &Arc<Stream>, generation: u64) -> Result<(), WriteError> {
         self.flush().await?;
         // A page of keys at a time: memory does not grow with the number of objects.

@@ -317,8 +317,12 @@ mod tests {
             if first == 5 {
                 writer.roll().unwrap();
             }
-            let records = (first..=last).map(record).collect();
-            places.push(writer.append(&Frame { first_seq: first, records, states: Vec::new() }).unwrap());
+            let records: Vec<_> = (first..=last).map(record).collect();
+            places.push(
+                writer
+                    .append(&Frame { first_seq: first, fields: vec![0; records.len()], records, states: Vec::new() })
+                    .unwrap(),
+            );
         }
         places
     }

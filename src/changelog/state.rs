@@ -4,7 +4,10 @@ use jiff::Timestamp;
 use kubetide_sink::{Counts, Id, Reason};
 use serde::{Deserialize, Serialize};
 
-use crate::change::{ResourceVersion, compare::View};
+use crate::change::{
+    ResourceVersion,
+    compare::{By, View},
+};
 
 /// The durable state of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,7 +16,15 @@ pub struct StreamState {
     pub phase: Phase,
     /// Raised when versions stop being comparable with what was logged.
     pub lineage: u64,
+    /// How the stream was read when its last LIST began: a change of that is a break.
+    pub fingerprint: Fingerprint,
+    /// The configuration's word that led to this stream.
+    pub asked_as: String,
 }
+
+/// A hash over everything that shapes what a stream shows: served version, selectors, content, cleaning rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint(pub [u8; 16]);
 
 /// What a stream is doing. The record that announces a LIST is in the frame that enters [`Phase::Listing`], so that it is
 /// written once, however often the process dies there.
@@ -36,6 +47,13 @@ pub enum Phase {
         /// When it was reached.
         at: Timestamp,
     },
+    /// Taken out of the configuration. The rows are kept for a day, in case it comes back.
+    Removed {
+        /// The position that it had, if any.
+        position: Option<ResourceVersion>,
+        /// Since when.
+        at: Timestamp,
+    },
 }
 
 /// What a LIST is for.
@@ -47,11 +65,21 @@ pub enum Purpose {
     Resync(Reason),
 }
 
-impl From<Purpose> for View {
-    fn from(purpose: Purpose) -> Self {
-        match purpose {
-            Purpose::Snapshot(id) => Self::Snapshot(id),
-            Purpose::Resync(_) => Self::Resync,
+impl Purpose {
+    /// How the objects of the LIST are compared with what is known.
+    pub const fn view(self) -> View {
+        match self {
+            Self::Snapshot(id) => View::Snapshot(id),
+            Self::Resync(reason) if breaks_lineage(reason) => View::Resync(By::Content),
+            Self::Resync(_) => View::Resync(By::Version),
         }
+    }
+}
+
+/// Whether a version may stand for something else after this break than what was logged under it before.
+pub(super) const fn breaks_lineage(reason: Reason) -> bool {
+    match reason {
+        Reason::VersionRegressed | Reason::ConfigChanged | Reason::Divergence => true,
+        Reason::Expired | Reason::Undecodable => false,
     }
 }

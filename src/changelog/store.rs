@@ -71,9 +71,15 @@ impl Store {
         Ok(self.database.persist(PersistMode::SyncAll)?)
     }
 
-    pub(super) fn state(&self, stream: &Stream) -> Result<StreamState, StoreError> {
+    pub(super) fn state(&self, stream: &str) -> Result<StreamState, StoreError> {
         let value = self.meta.get(format!("{STATE}{stream}"))?;
-        value.map_or(Ok(StreamState::default()), |value| Ok(postcard::from_bytes(&value)?))
+        let read = |value: fjall::UserValue| Ok(postcard::from_bytes::<(Stream, StreamState)>(&value)?.1);
+        value.map_or(Ok(StreamState::default()), read)
+    }
+
+    /// Every stream that was ever followed, with its state.
+    pub(super) fn states(&self) -> Result<Vec<(Stream, StreamState)>, StoreError> {
+        self.meta.prefix(STATE).map(|entry| Ok(postcard::from_bytes(&entry.value()?)?)).collect()
     }
 
     pub(super) fn row(&self, stream: &Stream, key: &ObjectKey) -> Result<Option<Row>, StoreError> {
@@ -83,18 +89,21 @@ impl Store {
     /// Applies a frame that is in the log up to `place`, and notes what the LIST under way has shown.
     pub(super) fn apply(&self, frame: &Frame, listed: &[Listed], place: Place) -> Result<(), StoreError> {
         let mut batch = self.database.batch();
-        for record in &frame.records {
-            match row_change(record) {
+        for (record, fields) in frame.records.iter().zip(&frame.fields) {
+            match row_change(record, *fields) {
                 Some((key, Some(row))) => batch.insert(&self.rows, key, postcard::to_stdvec(&row)?),
                 Some((key, None)) => batch.remove(&self.rows, key),
                 None => {}
             }
         }
         for (stream, state) in &frame.states {
-            batch.insert(&self.meta, format!("{STATE}{stream}"), postcard::to_stdvec(state)?);
+            batch.insert(&self.meta, format!("{STATE}{stream}"), postcard::to_stdvec(&(stream.as_ref(), state))?);
         }
         for listed in listed {
-            batch.insert(&self.listed, listed.0.as_slice(), "");
+            match listed {
+                Listed::Shown(key) => batch.insert(&self.listed, key.as_slice(), ""),
+                Listed::Gone(key) => batch.remove(&self.listed, key.as_slice()),
+            }
         }
         batch.insert(&self.meta, APPLIED, postcard::to_stdvec(&place)?);
         Ok(batch.commit()?)
@@ -126,6 +135,33 @@ impl Store {
                 _ => Some(object_key(place)),
             }
         })
+    }
+
+    /// Notes keys that a LIST apart from the log's own has shown.
+    pub(super) fn note_listed(
+        &self,
+        stream: &Stream,
+        generation: u64,
+        keys: &mut dyn Iterator<Item = &ObjectKey>,
+    ) -> Result<(), StoreError> {
+        let mut batch = self.database.batch();
+        for key in keys {
+            batch.insert(&self.listed, listed_key(stream, generation, key), "");
+        }
+        Ok(batch.commit()?)
+    }
+
+    /// How many objects of the stream are known.
+    pub(super) fn row_count(&self, stream: &Stream) -> Result<u64, StoreError> {
+        self.rows.prefix(stream_prefix(stream)).try_fold(0, |count, entry| Ok(entry.key().map(|_| count + 1)?))
+    }
+
+    /// Drops every row of the stream.
+    pub(super) fn forget_rows(&self, stream: &Stream) -> Result<(), StoreError> {
+        for entry in self.rows.prefix(stream_prefix(stream)) {
+            self.rows.remove(entry.key()?)?;
+        }
+        Ok(())
     }
 
     /// Forgets what the LIST of this generation has shown.
@@ -165,19 +201,30 @@ pub(super) fn plain(error: &fjall::Error) -> String {
     last.to_string()
 }
 
-/// A key that a LIST has shown.
-pub(super) struct Listed(Vec<u8>);
+/// A key that a LIST has shown, or that was deleted before the LIST was complete.
+pub(super) enum Listed {
+    Shown(Vec<u8>),
+    Gone(Vec<u8>),
+}
 
 impl Listed {
-    pub(super) fn new(stream: &Stream, generation: u64, key: &ObjectKey) -> Self {
-        let mut bytes = listed_prefix(stream, generation);
-        push_key(&mut bytes, key);
-        Self(bytes)
+    pub(super) fn shown(stream: &Stream, generation: u64, key: &ObjectKey) -> Self {
+        Self::Shown(listed_key(stream, generation, key))
+    }
+
+    pub(super) fn gone(stream: &Stream, generation: u64, key: &ObjectKey) -> Self {
+        Self::Gone(listed_key(stream, generation, key))
     }
 }
 
+fn listed_key(stream: &Stream, generation: u64, key: &ObjectKey) -> Vec<u8> {
+    let mut bytes = listed_prefix(stream, generation);
+    push_key(&mut bytes, key);
+    bytes
+}
+
 /// What a record does to the row of its object: the same when it is appended and when it is replayed.
-pub(super) fn row_change(record: &Record) -> Option<(Vec<u8>, Option<Row>)> {
+pub(super) fn row_change(record: &Record, fields: u32) -> Option<(Vec<u8>, Option<Row>)> {
     let Body::Change(change) = &record.body else { return None };
     let mut key = stream_prefix(&record.stream);
     push_key(&mut key, &ObjectKey { namespace: change.namespace.clone(), name: change.name.clone() });
@@ -189,6 +236,7 @@ pub(super) fn row_change(record: &Record) -> Option<(Vec<u8>, Option<Row>)> {
         id: record.id,
         seq: record.seq,
         generation: change.generation,
+        fields,
         object: change.object.clone(),
     });
     Some((key, row))

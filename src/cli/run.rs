@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Failure;
 use crate::{
-    bridge,
+    bridge::{self, Terms},
     config::{self, Flags},
     telemetry,
 };
@@ -31,6 +31,9 @@ pub(super) struct Run {
     /// Where the change log and the checkpoints are kept, instead of data_dir
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Go on with another cluster than the one that the data directory belongs to: every stream is compared with it
+    #[arg(long)]
+    accept_new_cluster: bool,
     /// End at once when standard input ends: with a pipe from its parent, the process cannot outlive it
     #[arg(long, hide = true)]
     until_stdin_ends: bool,
@@ -50,7 +53,8 @@ impl Run {
         runtime.block_on(async {
             let stop = CancellationToken::new();
             let signals = tokio::spawn(stop_on_signal(stop.clone()));
-            let ended = bridge::run(&config, stop).await;
+            let terms = Terms { accept_new_cluster: self.accept_new_cluster, ..Terms::default() };
+            let ended = bridge::run(&config, terms, stop).await;
             signals.abort();
             Ok(ended?)
         })

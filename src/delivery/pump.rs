@@ -14,6 +14,7 @@ use super::{Batcher, Cut, Limits};
 use crate::{
     backoff::Backoff,
     changelog::{CursorFile, LogReader, OpenError},
+    vitals::SinkVitals,
 };
 
 /// A sink that takes nothing for this many records notes how far it is all the same, so that a restart need not read them again.
@@ -54,6 +55,8 @@ pub enum DeliveryError {
 pub struct Pump {
     /// The sink's name.
     pub name: String,
+    /// Where it reports how it is.
+    pub vitals: SinkVitals,
     /// The receiver.
     pub sink: Box<dyn Sink>,
     /// The log, from behind the cursor on.
@@ -152,12 +155,14 @@ impl Pump {
                         self.backoff.reset();
                     }
                     self.acknowledge(batch.to)?;
+                    self.report(batch);
                     return Ok(true);
                 }
                 Err(SinkError::Fatal(message)) => return Err(DeliveryError::Sink { sink: self.name.clone(), message }),
                 Err(SinkError::Retry { message, after }) => {
                     let pause = self.backoff.next(rand::random(), self.longest_pause, after);
                     let attempt = self.backoff.failures();
+                    self.vitals.failed(&message);
                     warn!(sink = %self.name, attempt, pause_ms = pause.as_millis() as u64, error = message, "delivery failed, trying again");
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
@@ -166,6 +171,15 @@ impl Pump {
                 }
             }
         }
+    }
+
+    fn report(&self, batch: &Batch) {
+        let now = jiff::Timestamp::now();
+        let lag = batch.records.first().map(|record| now.duration_since(record.observed_at));
+        // The wall clock may have been set back meanwhile.
+        let lag = lag.and_then(|lag| Duration::try_from(lag).ok()).unwrap_or_default();
+        let bytes: usize = batch.records.iter().map(Record::weight).sum();
+        self.vitals.delivered(batch.records.len() as u64, bytes as u64, lag);
     }
 
     fn acknowledge(&mut self, to: u64) -> Result<(), DeliveryError> {

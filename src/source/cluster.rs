@@ -1,13 +1,22 @@
-//! Connects to the cluster and learns who it is.
+//! Connects to the cluster, learns who it is, and keeps the credentials fresh.
 
-use http::{Request, StatusCode};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use http::StatusCode;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use kube::{
     Client,
-    client::Body,
+    client::ConfigExt as _,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use kubetide_sink::Cluster as Identity;
 use serde::Deserialize;
+use tokio::time::Instant;
+use tower::BoxError;
+use tracing::{debug, warn};
 
 use super::api::{self, ApiError};
 use crate::config;
@@ -26,36 +35,188 @@ pub enum ConnectError {
     Refused(String),
 }
 
+/// A client is made anew at most this often: a failing API server must not become a loop of exec plugins.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
+/// The cluster's uid is read again at most this often, for all streams together.
+const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(10);
+/// A peer that is gone without a word is noticed after about a minute, also by the network in between.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
 /// The cluster that is captured.
 #[derive(Clone)]
 pub struct Cluster {
-    /// The client; one connection for each watch.
-    pub client: Client,
     /// Name and uid.
     pub identity: Identity,
+    access: Arc<Access>,
+}
+
+struct Access {
+    config: config::Cluster,
+    /// Where the API server is, for messages.
+    url: String,
+    current: Mutex<Current>,
+    /// Held by whoever makes the next client.
+    renewing: tokio::sync::Mutex<()>,
+    confirmed: tokio::sync::Mutex<Option<Instant>>,
+}
+
+struct Current {
+    client: Client,
+    made: Instant,
+    /// What it was refused with, or could not connect: the credentials or the address may have changed.
+    doubted: bool,
 }
 
 impl Cluster {
     /// Connects with the kubeconfig, or in a pod with its service account, and reads the cluster's uid.
     pub async fn connect(config: &config::Cluster) -> Result<Self, ConnectError> {
-        let (mut kube_config, context) = kube_config(config).await?;
-        // Ours to decide: hidden retries would stretch every failure and hide its Retry-After.
-        kube_config.default_retry = false;
-        // Watches are quiet for minutes; stalls are found by the bookmarks that do not come.
-        kube_config.read_timeout = None;
-        let url = kube_config.cluster_url.clone();
+        let (kube_config, context) = kube_config(config).await?;
+        let url = kube_config.cluster_url.to_string();
         let name = config.name.clone().or(context).ok_or_else(|| {
             ConnectError::Config("cluster.name: missing; in a pod there is no context to take it from".into())
         })?;
-        let client = Client::try_from(kube_config).map_err(|error| {
+        let client = new_client(kube_config).await.map_err(|error| {
             ConnectError::Config(format!("cannot use the credentials for {url}: {}", chain(&error)))
         })?;
-        let uid = match &config.uid {
-            Some(uid) => uid.clone(),
-            None => read_uid(&client, &url.to_string()).await?,
+        let current = Mutex::new(Current { client, made: Instant::now(), doubted: false });
+        let access = Access {
+            config: config.clone(),
+            url,
+            current,
+            renewing: tokio::sync::Mutex::default(),
+            confirmed: tokio::sync::Mutex::default(),
         };
-        Ok(Self { client, identity: Identity { name, uid } })
+        let mut cluster = Self { identity: Identity { name, uid: String::new() }, access: Arc::new(access) };
+        cluster.identity.uid = match &config.uid {
+            Some(uid) => uid.clone(),
+            None => cluster.read_uid().await.map_err(|error| cluster.explain(&error))?,
+        };
+        *cluster.access.confirmed.lock().await = Some(Instant::now());
+        Ok(cluster)
     }
+
+    /// The client to use now. If the last one was doubted, the credentials are read again.
+    pub async fn client(&self) -> Client {
+        if !self.current().is_outdated() {
+            return self.current().client.clone();
+        }
+        let _one_at_a_time = self.access.renewing.lock().await;
+        if self.current().is_outdated() {
+            let made = self.renewed().await;
+            let mut current = self.current();
+            match made {
+                Ok(client) => {
+                    debug!("credentials were read again");
+                    current.client = client;
+                }
+                // In the middle of being replaced, perhaps: the old ones go on meanwhile.
+                Err(error) => warn!(%error, "cannot read the credentials again, using the old ones"),
+            }
+            (current.made, current.doubted) = (Instant::now(), false);
+        }
+        self.current().client.clone()
+    }
+
+    async fn renewed(&self) -> Result<Client, String> {
+        let (config, _) = kube_config(&self.access.config).await.map_err(|error| error.to_string())?;
+        new_client(config).await.map_err(|error| chain(&error))
+    }
+
+    /// The client was refused with 401, or could not connect: what it was made of may have changed.
+    pub fn doubt(&self) {
+        self.current().doubted = true;
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.access.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// After the API server was away: that it is still the same cluster. Where the uid is given by the configuration, it is
+    /// taken at its word.
+    pub async fn confirm(&self) -> Result<(), ApiError> {
+        if self.access.config.uid.is_some() {
+            return Ok(());
+        }
+        let mut confirmed = self.access.confirmed.lock().await;
+        if confirmed.is_some_and(|at| at.elapsed() < CONFIRMATION_INTERVAL) {
+            return Ok(());
+        }
+        let found = match self.read_uid().await {
+            Ok(uid) => uid,
+            // The right to read it was taken away; that is no sign of another cluster.
+            Err(error) if error.status() == Some(StatusCode::FORBIDDEN) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if found != self.identity.uid {
+            let (url, known) = (&self.access.url, &self.identity.uid);
+            return Err(ApiError::OtherCluster(format!(
+                "the API server at {url} is another cluster now: its uid is {found}, this data directory belongs to {known}"
+            )));
+        }
+        *confirmed = Some(Instant::now());
+        Ok(())
+    }
+
+    /// The uid of kube-system, which stands for the cluster's.
+    async fn read_uid(&self) -> Result<String, ApiError> {
+        #[derive(Deserialize)]
+        struct Namespace {
+            metadata: Metadata,
+        }
+        #[derive(Deserialize)]
+        struct Metadata {
+            uid: String,
+        }
+        Ok(api::get::<Namespace>(self, "/api/v1/namespaces/kube-system", api::JSON).await?.metadata.uid)
+    }
+
+    fn explain(&self, error: &ApiError) -> ConnectError {
+        let hint = match error.status() {
+            None => "; check that the API server runs, and that cluster.context is the one you mean",
+            Some(StatusCode::UNAUTHORIZED) => "; check the credentials in the kubeconfig",
+            Some(StatusCode::FORBIDDEN | StatusCode::NOT_FOUND) => {
+                "; give cluster.uid, or the right to get the namespace kube-system"
+            }
+            Some(_) => "",
+        };
+        refused(error, &format!("cannot read the cluster's uid from {}: {error}{hint}", self.access.url))
+    }
+}
+
+impl Current {
+    fn is_outdated(&self) -> bool {
+        self.doubted && self.made.elapsed() >= RENEWAL_INTERVAL
+    }
+}
+
+/// Makes a client. An exec plugin may run for a while.
+async fn new_client(mut config: kube::Config) -> Result<Client, kube::Error> {
+    // Ours to decide: hidden retries would stretch every failure and hide its Retry-After.
+    config.default_retry = false;
+    // Watches are quiet for minutes; stalls are found by the bookmarks that do not come.
+    config.read_timeout = None;
+    let make = move || -> Result<Client, kube::Error> {
+        if config.proxy_url.is_some() {
+            return Client::try_from(config);
+        }
+        // kube's own stack, but with keepalive: a watch is quiet for long, and what is in between forgets quiet connections.
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_connect_timeout(config.connect_timeout);
+        http.set_keepalive(Some(KEEPALIVE));
+        http.set_keepalive_interval(Some(KEEPALIVE / 3));
+        http.set_keepalive_retries(Some(3));
+        let https = config.rustls_https_connector_with_connector(http)?;
+        let hyper = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(https);
+        let service = tower::ServiceBuilder::new()
+            .layer(config.base_uri_layer())
+            .option_layer(config.auth_layer()?)
+            .layer(config.extra_headers_layer()?)
+            .map_err(BoxError::from)
+            .service(hyper);
+        Ok(Client::new(service, config.default_namespace))
+    };
+    tokio::task::spawn_blocking(make).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 /// The client's configuration, and the name of the context it comes from.
@@ -102,51 +263,9 @@ async fn kube_config(config: &config::Cluster) -> Result<(kube::Config, Option<S
     Ok((kube_config, context))
 }
 
-#[derive(Deserialize)]
-struct Namespace {
-    metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    uid: String,
-}
-
-/// The uid of kube-system, which stands for the cluster's.
-async fn read_uid(client: &Client, url: &str) -> Result<String, ConnectError> {
-    match get::<Namespace>(client, "/api/v1/namespaces/kube-system").await {
-        Ok(namespace) => Ok(namespace.metadata.uid),
-        Err(error) => {
-            let hint = match error.status() {
-                None => "; check that the API server runs, and that cluster.context is the one you mean",
-                Some(StatusCode::UNAUTHORIZED) => "; check the credentials in the kubeconfig",
-                Some(StatusCode::FORBIDDEN | StatusCode::NOT_FOUND) => {
-                    "; give cluster.uid, or the right to get the namespace kube-system"
-                }
-                Some(_) => "",
-            };
-            Err(refused(&error, &format!("cannot read the cluster's uid from {url}: {error}{hint}")))
-        }
-    }
-}
-
 /// Which of the two it is: nobody there, or somebody who says no.
 pub fn refused(error: &ApiError, message: &str) -> ConnectError {
     if error.is_refusal() { ConnectError::Refused(message.into()) } else { ConnectError::Unreachable(message.into()) }
-}
-
-/// Reads one JSON document. For the start, when nothing runs yet: it does not wait for long.
-pub async fn get<T: serde::de::DeserializeOwned>(client: &Client, path: &str) -> Result<T, ApiError> {
-    let request = Request::get(path).body(Body::empty()).map_err(|error| ApiError::failed(error.to_string()))?;
-    let read = async {
-        let body = api::body_of(api::send(client, request).await?).await?;
-        serde_json::from_slice(&body)
-            .map_err(|error| ApiError::failed(format!("{path}: not what was expected: {error}")))
-    };
-    let limit = std::time::Duration::from_secs(30);
-    tokio::time::timeout(limit, read)
-        .await
-        .unwrap_or_else(|_| Err(ApiError::failed(format!("{path}: no answer in 30 s"))))
 }
 
 /// An error with its causes, in one line. A cause that its error already tells is not repeated.

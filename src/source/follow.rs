@@ -1,23 +1,31 @@
-//! Follows one stream for as long as the process lives: does what the machine says and tells it what came of it.
+//! Follows one stream for as long as it is asked to: does what the machine says and tells it what came of it.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use kube::Client;
+use http::StatusCode;
 use kubetide_sink::Stream;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    api::{self, ApiError, Page, WatchEvent},
-    machine::{Outcome, State},
+    Common, SourceError,
+    api::{ApiError, Port, WatchEvent},
+    lines::Lines,
+    machine::{Machine, Outcome, Rules, State, Way},
+    names::Follow,
+    pulse::Pulse,
+    verify,
 };
 use crate::{
     backoff::Backoff,
-    change::{Observed, ResourceVersion, scan},
-    changelog::{Appender, Entry, StreamState, WriteError},
+    change::{Observed, ResourceVersion},
+    changelog::{Entry, Fingerprint, StreamState},
     config,
+    vitals::StreamVitals,
 };
 
 /// The first pause after a failure, at most.
@@ -26,32 +34,77 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE_AWAY: Duration = Duration::from_secs(30);
 /// The longest while it refuses (401, 403, 404): somebody has to change something first.
 const LONGEST_PAUSE_REFUSED: Duration = Duration::from_secs(300);
-/// A watch without bookmarks may be quiet until the server ends it; this much later it is not coming back.
-const WATCH_END_SLACK: Duration = Duration::from_secs(30);
 /// A watch that ends sooner than this without an event counts as a failure, or a broken server would be asked in a loop.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
+/// How long a streaming LIST may bring nothing before it is done in pages: the bookmark at its end may never come.
+const STREAMING_SILENCE: Duration = Duration::from_secs(30);
+/// How long the API server may take to tell its version.
+const CHECK_WITHIN: Duration = Duration::from_secs(15);
+/// More deletes than this, and more than half of what is known, are not inferred from one LIST.
+const MANY_DELETES: u64 = 100;
+/// When the second LIST comes, which must agree.
+const CONFIRMATION_PAUSE: Duration = Duration::from_secs(30);
 
-/// Everything one stream's loop works with.
+/// One stream's loop.
 pub struct Follower {
-    /// The stream.
-    pub stream: Arc<Stream>,
-    /// The API server.
-    pub client: Client,
-    /// The way into the log.
-    pub log: Appender,
-    /// How to LIST.
-    pub list: config::List,
-    /// How to WATCH.
-    pub watch: config::Watch,
-    /// How many LISTs may run at once, over all streams.
-    pub lists: Arc<Semaphore>,
-    /// Asks the loop to end.
-    pub stop: CancellationToken,
+    stream: Arc<Stream>,
+    common: Common,
+    port: Port,
+    fingerprint: Fingerprint,
+    asked_as: String,
+    poll: Option<Duration>,
+    vitals: StreamVitals,
+    stop: CancellationToken,
 }
 
+/// What the loop carries from one state to the next.
+struct Memory {
+    backoff: Backoff,
+    pulse: Pulse,
+    /// The LIST under way.
+    list: Option<ListUnderWay>,
+    /// An open watch: a streaming LIST goes on as one.
+    open: Option<OpenWatch>,
+    /// How far the watch has come, for verification.
+    position: watch::Sender<ResourceVersion>,
+    verification: Option<Verification>,
+}
+
+struct ListUnderWay {
+    generation: u64,
+    since: Instant,
+    objects: u64,
+    /// One of the LISTs that may run at once. Given back while the LIST waits.
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+struct OpenWatch {
+    lines: Lines,
+    opened: Instant,
+}
+
+type Verification = Pin<Box<dyn Future<Output = Result<verify::Diverged, SourceError>> + Send>>;
+
+/// What an API call gave, inside of what ends the loop.
+type Asked<T> = Result<Result<T, ApiError>, SourceError>;
+
 impl Follower {
-    /// Runs until it is asked to stop. An error means that the log is gone.
-    pub async fn run(self, durable: StreamState) -> Result<(), WriteError> {
+    /// A loop for this stream, until `stop`.
+    pub fn new(follow: &Follow, common: Common, vitals: StreamVitals, stop: CancellationToken) -> Self {
+        Self {
+            stream: follow.stream.clone(),
+            port: Port::new(common.cluster.clone(), follow.stream.clone(), follow.selection.clone()),
+            fingerprint: follow.selection.fingerprint(&follow.stream),
+            asked_as: follow.asked_as.clone(),
+            poll: follow.poll,
+            common,
+            vitals,
+            stop,
+        }
+    }
+
+    /// Runs until it is asked to stop.
+    pub async fn run(self, durable: StreamState) -> Result<(), SourceError> {
         let stop = self.stop.clone();
         tokio::select! {
             // Wherever that falls: what is in the log is whole, and the position is in it.
@@ -60,154 +113,376 @@ impl Follower {
         }
     }
 
-    async fn follow(self, durable: StreamState) -> Result<(), WriteError> {
-        let mut state = State::resume(&durable);
-        let mut backoff = Backoff::new(FIRST_PAUSE);
-        let mut generation = 0;
-        let mut turn_at_lists = None;
+    async fn follow(self, durable: StreamState) -> Result<(), SourceError> {
+        let streaming = self.common.list.streaming == config::Streaming::Auto;
+        let rules = Rules { poll: self.poll.is_some(), streaming };
+        let mut machine = Machine::resume(&durable, self.fingerprint, rules);
+        let stall = Duration::from_secs(self.common.watch.stall_timeout_secs.get());
+        let mut memory = Memory {
+            backoff: Backoff::new(FIRST_PAUSE),
+            pulse: Pulse::new(stall, self.common.clock.now()),
+            list: None,
+            open: None,
+            position: watch::Sender::new(ResourceVersion::new("")),
+            verification: None,
+        };
         loop {
-            let ended = match &state {
-                State::Announcing(reason) => {
-                    match reason {
-                        Some(reason) => {
-                            warn!(stream = %self.stream, reason = reason.as_str(), "history is broken, listing again")
-                        }
-                        None => info!(stream = %self.stream, "first snapshot"),
-                    }
-                    self.log.append(&self.stream, Entry::ListNeeded(*reason)).await?;
-                    Ok(Outcome::Announced)
-                }
-                State::Listing { version, token } => {
-                    if turn_at_lists.is_none() {
-                        turn_at_lists = self.lists.clone().acquire_owned().await.ok();
-                    }
-                    if token.is_none() {
-                        generation += 1;
-                        self.log.append(&self.stream, Entry::ListStarted(generation)).await?;
-                    }
-                    match self.list_page(version.as_ref(), token.as_deref()).await {
-                        Ok(page) => {
-                            backoff.reset();
-                            Ok(self.log_page(page).await?)
-                        }
-                        Err(error) => Err(error),
-                    }
-                }
-                State::Concluding(position) => {
-                    self.log.append_vanished(&self.stream, generation).await?;
-                    self.log.append(&self.stream, Entry::ListFinished(position.clone())).await?;
-                    turn_at_lists = None;
-                    info!(stream = %self.stream, %position, "listed, watching");
-                    Ok(Outcome::Concluded)
-                }
-                State::Watching(from) => {
-                    let mut position = from.clone();
-                    let ended = self.watch(&mut position, &mut backoff).await?;
-                    state = state.step(Outcome::Moved(position));
-                    ended.map(|()| Outcome::Interrupted)
-                }
-            };
-            let outcome = match ended {
+            let outcome = match self.act(&mut machine, &mut memory).await? {
                 Ok(outcome) => outcome,
-                // A token that expires again and again is a server under pressure: not without a pause.
-                Err(ApiError::Expired) if matches!(state, State::Watching(_)) => Outcome::Expired,
-                Err(error) => {
-                    turn_at_lists = None;
-                    let longest = if error.is_refusal() { LONGEST_PAUSE_REFUSED } else { LONGEST_PAUSE_AWAY };
-                    let pause = backoff.next(rand::random(), longest, error.retry_after());
-                    let (attempt, pause_ms) = (backoff.failures(), pause.as_millis() as u64);
-                    warn!(stream = %self.stream, attempt, pause_ms, %error, "API server failed, trying again");
-                    tokio::time::sleep(pause).await;
-                    if matches!(error, ApiError::Expired) { Outcome::Expired } else { Outcome::Interrupted }
-                }
+                Err(ApiError::OtherCluster(problem)) => return Err(SourceError::OtherCluster(problem)),
+                Err(error) => self.recover(&machine, &mut memory, &error).await,
             };
-            state = state.step(outcome);
+            machine.step(outcome);
         }
     }
 
-    /// Gets one page, with every object in it found and cleaned. All pages of a LIST are of one version.
+    /// Does what the state asks for.
+    async fn act(&self, machine: &mut Machine, memory: &mut Memory) -> Asked<Outcome> {
+        match machine.state().clone() {
+            State::Announcing(reason) => {
+                (memory.open, memory.verification) = (None, None);
+                self.vitals.list_needed(reason.map(|reason| reason.as_str()));
+                match reason {
+                    Some(reason) => {
+                        warn!(stream = %self.stream, reason = reason.as_str(), "history is broken, listing again")
+                    }
+                    None => info!(stream = %self.stream, "first snapshot"),
+                }
+                let (fingerprint, asked_as) = (self.fingerprint, self.asked_as.clone());
+                self.append(Entry::ListNeeded { reason, fingerprint, asked_as }).await?;
+                Ok(Ok(Outcome::Announced))
+            }
+            State::Listing(way) => {
+                if way.is_start() {
+                    self.begin_list(memory, way == Way::Streaming).await?;
+                }
+                self.take_turn(memory).await;
+                match way {
+                    Way::Streaming => self.list_by_streaming(memory).await,
+                    Way::Paged { version, token } => self.list_page(memory, version, token).await,
+                }
+            }
+            State::Concluding(position) => Ok(Ok(self.conclude(memory, position, machine.is_confirming()).await?)),
+            State::Confirming => {
+                self.common.clock.sleep(CONFIRMATION_PAUSE).await;
+                Ok(Ok(Outcome::Waited))
+            }
+            State::Resting => {
+                self.vitals.synced();
+                let interval = self.poll.unwrap_or_default();
+                // Not all streams at once.
+                self.common.clock.sleep(interval.mul_f64(rand::random_range(0.9..1.1))).await;
+                Ok(Ok(Outcome::Waited))
+            }
+            State::Resuming(position) => Ok(self.check_version(&position).await),
+            State::Watching(from) => {
+                let mut position = from;
+                let ended = self.watch(memory, &mut position).await?;
+                machine.step(Outcome::Moved(position));
+                Ok(ended)
+            }
+        }
+    }
+
+    async fn append(&self, entry: Entry) -> Result<(), SourceError> {
+        Ok(self.common.log.append(&self.stream, entry).await?)
+    }
+
+    /// After a failure: says so, waits, and tells the machine what it was.
+    async fn recover(&self, machine: &Machine, memory: &mut Memory, error: &ApiError) -> Outcome {
+        if let Some(list) = &mut memory.list {
+            list.turn = None;
+        }
+        let watching = matches!(machine.state(), State::Watching(_));
+        let outcome = match error {
+            ApiError::Expired => Outcome::Expired,
+            ApiError::Undecodable(_) => Outcome::Undecodable,
+            // The connection that broke was there: only one that cannot be made is an API server that is away.
+            error if watching && error.is_absence() => Outcome::Away,
+            _ => Outcome::Interrupted,
+        };
+        if watching && matches!(error, ApiError::Expired) {
+            return outcome;
+        }
+        if error.status() == Some(StatusCode::NOT_FOUND) {
+            self.common.missing.notify_one();
+        }
+        let longest = if error.is_refusal() { LONGEST_PAUSE_REFUSED } else { LONGEST_PAUSE_AWAY };
+        let pause = memory.backoff.next(rand::random(), longest, error.retry_after());
+        let (attempt, pause_ms) = (memory.backoff.failures(), pause.as_millis() as u64);
+        if !matches!(error, ApiError::Cut(_) | ApiError::Stalled) {
+            self.vitals.failed(&error.to_string(), error.is_refusal(), attempt);
+        }
+        warn!(stream = %self.stream, attempt, pause_ms, %error, "API server failed, trying again");
+        self.common.clock.sleep(pause).await;
+        outcome
+    }
+
+    /// The first part of a LIST. What an attempt before it has shown counts for nothing.
+    async fn begin_list(&self, memory: &mut Memory, streaming: bool) -> Result<(), SourceError> {
+        memory.open = None;
+        if let Some(given_up) = memory.list.take() {
+            self.common.log.flush().await?;
+            self.common.known.forget_listed(&self.stream, given_up.generation).await?;
+        }
+        self.take_turn_for(memory, self.common.known.new_generation());
+        self.take_turn(memory).await;
+        self.vitals.list_started(streaming);
+        let Some(list) = &memory.list else { return Ok(()) };
+        self.append(Entry::ListStarted(list.generation)).await
+    }
+
+    fn take_turn_for(&self, memory: &mut Memory, generation: u64) {
+        let since = self.common.clock.now();
+        memory.list = Some(ListUnderWay { generation, since, objects: 0, turn: None });
+    }
+
+    /// Waits until this is one of the LISTs that may run.
+    async fn take_turn(&self, memory: &mut Memory) {
+        if let Some(list) = &mut memory.list
+            && list.turn.is_none()
+        {
+            list.turn = self.common.lists.clone().acquire_owned().await.ok();
+            list.since = self.common.clock.now();
+        }
+    }
+
+    /// One page, with every object in it found and cleaned before the first is logged.
     async fn list_page(
         &self,
-        version: Option<&ResourceVersion>,
-        token: Option<&str>,
-    ) -> Result<(Page, Vec<Observed>), ApiError> {
-        let timeout = Duration::from_secs(self.list.timeout_secs.get());
-        let page = api::list_page(&self.client, &self.stream, self.list.page_size.get(), token, timeout).await?;
-        if version.is_some_and(|version| *version != page.version) {
-            return Err(ApiError::Expired);
-        }
-        let observed = page.items().map(|item| self.observe(item)).collect::<Result<_, _>>()?;
-        Ok((page, observed))
-    }
-
-    async fn log_page(&self, (page, observed): (Page, Vec<Observed>)) -> Result<Outcome, WriteError> {
-        debug!(stream = %self.stream, objects = observed.len(), version = %page.version, "page");
-        let Page { version, next, .. } = page;
-        for observed in observed {
-            self.log.append(&self.stream, Entry::Listed(observed)).await?;
-        }
-        Ok(Outcome::Page { version, next })
-    }
-
-    /// Follows one watch to its end. The inner result is how it ended; `position` is how far it came.
-    async fn watch(
-        &self,
-        position: &mut ResourceVersion,
-        backoff: &mut Backoff,
-    ) -> Result<Result<(), ApiError>, WriteError> {
-        let config::Watch { bookmarks, timeout_min_secs, timeout_max_secs, stall_timeout_secs } = self.watch;
-        // Not all at once, or an API server that restarts would see every watch renewed in the same second for ever.
-        let seconds = rand::random_range(timeout_min_secs.get()..=timeout_max_secs.get());
-        let timeout = Duration::from_secs(seconds.into());
-        let stall = Duration::from_secs(stall_timeout_secs.get());
-        let opened = Instant::now();
-        let mut lines = match api::watch(&self.client, &self.stream, position, bookmarks, timeout).await {
-            Ok(lines) => lines,
+        memory: &mut Memory,
+        version: Option<ResourceVersion>,
+        token: Option<String>,
+    ) -> Asked<Outcome> {
+        let timeout = Duration::from_secs(self.common.list.timeout_secs.get());
+        let page = match self.port.page(self.common.list.page_size.get(), token.as_deref(), timeout).await {
+            Ok(page) => page,
             Err(error) => return Ok(Err(error)),
         };
-        debug!(stream = %self.stream, from = %position, "watching");
-        let mut last_bookmark = None;
-        let mut quiet = true;
+        if version.is_some_and(|version| version != page.version) {
+            // All pages of a LIST are of one version, or they prove nothing.
+            return Ok(Err(ApiError::Expired));
+        }
+        let observed = match page.items().map(|item| self.port.observe(item)).collect::<Result<Vec<_>, _>>() {
+            Ok(observed) => observed,
+            Err(error) => return Ok(Err(error)),
+        };
+        memory.backoff.reset();
+        debug!(stream = %self.stream, objects = observed.len(), version = %page.version, "page");
+        let objects = observed.len() as u64;
+        for observed in observed {
+            self.note_problem(&observed);
+            self.append(Entry::Listed(observed)).await?;
+        }
+        if let Some(list) = &mut memory.list {
+            list.objects += objects;
+            self.vitals.list_progress(list.objects, page.remaining.map(|remaining| list.objects + remaining));
+        }
+        Ok(Ok(Outcome::Page { version: page.version, next: page.next }))
+    }
+
+    /// A whole LIST as the beginning of a watch, which stays open.
+    async fn list_by_streaming(&self, memory: &mut Memory) -> Asked<Outcome> {
+        let lasts = self.watch_lasts();
+        self.common.pace.turn(&self.common.clock).await;
+        let mut lines = match self.port.streaming_list(lasts).await {
+            Ok(lines) => lines,
+            Err(error) if error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY) => {
+                debug!(stream = %self.stream, %error, "no streaming LIST, using pages");
+                return Ok(Ok(Outcome::NoStreaming));
+            }
+            Err(error) => return Ok(Err(error)),
+        };
+        let opened = self.common.clock.now();
+        let silence = Duration::from_secs(self.common.list.timeout_secs.get()).min(STREAMING_SILENCE);
         loop {
-            let deadline = last_bookmark.map_or(Instant::now() + timeout + WATCH_END_SLACK, |at| at + stall);
-            let line = match tokio::time::timeout_at(deadline, lines.next()).await {
-                Ok(Ok(Some(line))) => line,
-                Ok(Ok(None)) if quiet && opened.elapsed() < SHORT_WATCH => {
-                    return Ok(Err(ApiError::failed("the watch ended as soon as it was open")));
+            let line = match self.common.clock.within(silence, lines.next()).await {
+                Some(Ok(Some(line))) => line,
+                Some(Ok(None)) => return Ok(Err(ApiError::cut("the streaming LIST ended before its end"))),
+                Some(Err(error)) => return Ok(Err(error)),
+                None => {
+                    debug!(stream = %self.stream, "the streaming LIST does not come to its end, using pages");
+                    return Ok(Ok(Outcome::StreamingRefused));
                 }
-                Ok(Ok(None)) => return Ok(Ok(())),
-                Ok(Err(error)) => return Ok(Err(error)),
-                Err(_) => return Ok(Err(ApiError::failed("the watch has stalled: neither events nor bookmarks"))),
             };
-            let entry = match self.entry(&line) {
-                Ok(entry) => entry,
+            let entry = match WatchEvent::parse(self.port.types(), &line) {
+                Ok(WatchEvent::Present(observed)) => {
+                    self.note_problem(&observed);
+                    if let Some(list) = &mut memory.list {
+                        list.objects += 1;
+                        self.vitals.list_progress(list.objects, None);
+                    }
+                    Entry::Listed(observed)
+                }
+                // Deleted while it was being listed.
+                Ok(WatchEvent::Deleted(observed)) => Entry::Unlisted(observed.key),
+                Ok(WatchEvent::Bookmark { version, ends_list: true }) => {
+                    memory.backoff.reset();
+                    memory.pulse.opened(opened, lasts);
+                    memory.pulse.bookmark(self.common.clock.now());
+                    memory.open = Some(OpenWatch { lines, opened });
+                    return Ok(Ok(Outcome::Streamed(version)));
+                }
+                Ok(WatchEvent::Bookmark { ends_list: false, .. }) => continue,
+                // An ERROR event: it has begun and gives up.
+                Err(error @ (ApiError::Failed { .. } | ApiError::Expired)) => {
+                    debug!(stream = %self.stream, %error, "the streaming LIST was given up, using pages");
+                    return Ok(Ok(Outcome::StreamingRefused));
+                }
                 Err(error) => return Ok(Err(error)),
             };
-            quiet = false;
-            backoff.reset();
-            let reached = match &entry {
-                Entry::Bookmark(version) => {
-                    last_bookmark = Some(Instant::now());
-                    version.clone()
-                }
-                Entry::Present(observed) | Entry::Deleted(observed) => observed.version.clone(),
-                _ => position.clone(),
-            };
-            self.log.append(&self.stream, entry).await?;
-            *position = reached;
+            self.append(entry).await?;
         }
     }
 
-    /// What one line of a watch tells the log.
-    fn entry(&self, line: &Bytes) -> Result<Entry, ApiError> {
-        Ok(match WatchEvent::parse(line)? {
-            WatchEvent::Present(object) => Entry::Present(self.observe(object)?),
-            WatchEvent::Deleted(object) => Entry::Deleted(self.observe(object)?),
-            WatchEvent::Bookmark(version) => Entry::Bookmark(version),
-        })
+    fn note_problem(&self, observed: &Observed) {
+        if let Err(problem) = &observed.object {
+            self.vitals.undecodable();
+            warn!(stream = %self.stream, %problem, "an object cannot be read; it is logged without its content");
+        }
     }
 
-    fn observe(&self, object: &[u8]) -> Result<Observed, ApiError> {
-        scan::observe(&self.stream, object).map_err(|error| ApiError::failed(error.to_string()))
+    /// The LIST is complete: what it lacks has vanished. If that is very much, a second LIST must agree.
+    async fn conclude(
+        &self,
+        memory: &mut Memory,
+        position: ResourceVersion,
+        confirmed: bool,
+    ) -> Result<Outcome, SourceError> {
+        let Some(list) = memory.list.take() else { return Ok(Outcome::Concluded) };
+        self.common.log.flush().await?;
+        if !confirmed {
+            let (vanished, rows) = self.common.known.vanished(&self.stream, list.generation).await?;
+            if vanished > MANY_DELETES && vanished * 2 > rows {
+                warn!(stream = %self.stream, vanished, known = rows, "a LIST lacks most of what is known, listing again in 30 s before it is believed");
+                (memory.open, memory.list) = (None, Some(ListUnderWay { turn: None, ..list }));
+                return Ok(Outcome::Suspicious);
+            }
+        }
+        self.common.log.append_vanished(&self.stream, list.generation).await?;
+        self.append(Entry::ListFinished(position.clone())).await?;
+        let took = self.common.clock.now() - list.since;
+        self.vitals.list_finished(list.objects, took);
+        info!(stream = %self.stream, %position, objects = list.objects, "listed");
+        Ok(Outcome::Concluded)
+    }
+
+    /// Before a watch from a stored position: a watch from a version that the API server has not reached would be silent.
+    async fn check_version(&self, position: &ResourceVersion) -> Result<Outcome, ApiError> {
+        self.port.cluster().confirm().await?;
+        let limit = Duration::from_secs(self.common.list.timeout_secs.get()).min(CHECK_WITHIN);
+        match self.port.current_version(limit).await {
+            Ok(current) if current.is_covered_by(position) && current != *position => {
+                warn!(stream = %self.stream, %current, %position, "the API server is at an older version than before");
+                Ok(Outcome::Regressed)
+            }
+            Ok(_) => Ok(Outcome::Checked),
+            // A watch may be allowed where a LIST is not; it will say so if it is not.
+            Err(error) if error.status() == Some(StatusCode::FORBIDDEN) => Ok(Outcome::Checked),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn watch_lasts(&self) -> Duration {
+        let config::Watch { timeout_min_secs, timeout_max_secs, .. } = self.common.watch;
+        // Not all at once, or an API server that restarts would see every watch renewed in the same second for ever.
+        Duration::from_secs(rand::random_range(timeout_min_secs.get()..=timeout_max_secs.get()).into())
+    }
+
+    /// Follows one watch to its end. `position` is how far it came.
+    async fn watch(&self, memory: &mut Memory, position: &mut ResourceVersion) -> Asked<Outcome> {
+        let OpenWatch { mut lines, opened } = match memory.open.take() {
+            Some(open) => open,
+            None => match self.open_watch(memory, position).await {
+                Ok(open) => open,
+                Err(error) => return Ok(Err(error)),
+            },
+        };
+        self.vitals.watch_opened();
+        self.vitals.synced();
+        debug!(stream = %self.stream, from = %position, "watching");
+        memory.position.send_replace(position.clone());
+        let verification = memory.verification.get_or_insert_with(|| self.verification(&memory.position));
+        let mut quiet = true;
+        let (why, ended) = loop {
+            let line = tokio::select! {
+                biased;
+                diverged = verification.as_mut() => {
+                    let verify::Diverged = diverged?;
+                    break ("diverged", Ok(Outcome::Diverged));
+                }
+                line = self.common.clock.until(memory.pulse.deadline(), lines.next()) => line,
+            };
+            let line = match line {
+                Some(Ok(Some(line))) => line,
+                Some(Ok(None)) if quiet && opened.elapsed() < SHORT_WATCH => {
+                    break ("cut", Err(ApiError::failed("the watch ended as soon as it was open")));
+                }
+                Some(Ok(None)) => break ("timeout", Ok(Outcome::Interrupted)),
+                Some(Err(error)) => break ("cut", Err(error)),
+                None => {
+                    self.vitals.stalled();
+                    break ("stalled", Err(ApiError::Stalled));
+                }
+            };
+            let (entry, reached) = match WatchEvent::parse(self.port.types(), &line) {
+                Ok(WatchEvent::Bookmark { version, .. }) => {
+                    memory.pulse.bookmark(self.common.clock.now());
+                    self.vitals.bookmark();
+                    (Entry::Bookmark(version.clone()), version)
+                }
+                Ok(WatchEvent::Present(observed)) => {
+                    self.note_event(&mut memory.pulse, &observed);
+                    let version = observed.version.clone();
+                    (Entry::Present(observed), version)
+                }
+                Ok(WatchEvent::Deleted(observed)) => {
+                    self.note_event(&mut memory.pulse, &observed);
+                    let version = observed.version.clone();
+                    (Entry::Deleted(observed), version)
+                }
+                Err(ApiError::Expired) => break ("expired", Err(ApiError::Expired)),
+                Err(error) => break ("error", Err(error)),
+            };
+            quiet = false;
+            memory.backoff.reset();
+            let before = self.common.clock.now();
+            self.append(entry).await?;
+            memory.pulse.busy(self.common.clock.now() - before);
+            // An event that comes again, older than what was seen, does not move it back.
+            if !reached.is_covered_by(position) {
+                *position = reached;
+                memory.position.send_replace(position.clone());
+            }
+        };
+        self.vitals.watch_ended(why);
+        Ok(ended)
+    }
+
+    fn note_event(&self, pulse: &mut Pulse, observed: &Observed) {
+        pulse.event(self.common.clock.now());
+        self.vitals.event(self.common.clock.wall());
+        self.note_problem(observed);
+    }
+
+    async fn open_watch(&self, memory: &mut Memory, position: &ResourceVersion) -> Result<OpenWatch, ApiError> {
+        self.common.pace.turn(&self.common.clock).await;
+        let lasts = self.watch_lasts();
+        let lines = self.port.watch(position, self.common.watch.bookmarks, lasts).await?;
+        let opened = self.common.clock.now();
+        memory.pulse.opened(opened, lasts);
+        Ok(OpenWatch { lines, opened })
+    }
+
+    /// Verification, which goes on over the watches of the stream until it finds something.
+    fn verification(&self, position: &watch::Sender<ResourceVersion>) -> Verification {
+        let verifier = verify::Verifier {
+            stream: self.stream.clone(),
+            common: self.common.clone(),
+            port: self.port.clone(),
+            vitals: self.vitals.clone(),
+            position: position.subscribe(),
+        };
+        Box::pin(verifier.run())
     }
 }

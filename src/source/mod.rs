@@ -1,11 +1,89 @@
 //! Stage 1: LIST and WATCH. Follows streams and tells the log what it sees; knows nothing of sinks.
 //!
-//! [`cluster`] connects, [`names`] turns the configuration's words into streams, [`api`] is the port to the API server,
-//! [`machine`] decides what a stream does next, [`follow`] does it.
+//! ```text
+//!  cluster ─▶ discovery ─▶ names: words → streams ─▶ roster: starts, restarts and ends followers as definitions change
+//!                                                       │
+//!                          machine: what next? ◀─▶ follow: LIST and WATCH through the port ─▶ the log
+//!                                                       └─ verify: now and then, is it all true?
+//! ```
 
 pub mod api;
 pub mod cluster;
+pub mod definitions;
+pub mod discovery;
 pub mod follow;
-mod lines;
+pub mod lines;
 pub mod machine;
 pub mod names;
+mod pace;
+mod pulse;
+pub mod roster;
+pub mod selection;
+mod verify;
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, Semaphore};
+
+use crate::{
+    changelog::{Appender, Known, StoreError, WriteError},
+    clock::Clock,
+    config,
+};
+
+/// Why streams can no longer be followed at all.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The log is gone.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// What is known cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Another cluster answers under the same address.
+    #[error("{0}; check cluster.context, or, if it replaces the old one, start again with --accept-new-cluster")]
+    OtherCluster(String),
+}
+
+/// What all streams of a process have in common.
+#[derive(Clone)]
+pub struct Common {
+    /// The cluster.
+    pub cluster: cluster::Cluster,
+    /// The way into the log.
+    pub log: Appender,
+    /// What the log knows.
+    pub known: Known,
+    /// How to LIST.
+    pub list: config::List,
+    /// How to WATCH.
+    pub watch: config::Watch,
+    /// How to verify.
+    pub verify: config::Verify,
+    /// The clock.
+    pub clock: Clock,
+    /// How many LISTs may run at once.
+    lists: Arc<Semaphore>,
+    /// The order in which watches are opened.
+    pace: pace::Pace,
+    /// Told when a resource answers 404.
+    missing: Arc<Notify>,
+}
+
+impl Common {
+    /// For the streams of `config`.
+    pub fn new(config: &config::Config, cluster: cluster::Cluster, log: Appender, known: Known, clock: Clock) -> Self {
+        Self {
+            cluster,
+            log,
+            known,
+            list: config.list.clone(),
+            watch: config.watch.clone(),
+            verify: config.verify.clone(),
+            clock,
+            lists: Arc::new(Semaphore::new(config.list.max_concurrent.get())),
+            pace: pace::Pace::default(),
+            missing: Arc::new(Notify::new()),
+        }
+    }
+}

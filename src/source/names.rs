@@ -1,194 +1,246 @@
-//! From the configuration's words to streams: `deployments.apps`, `po`, `ConfigMap` → group, version, resource.
+//! From the configuration's words to streams: `deployments.apps`, `po`, `ConfigMap`, `*` → group, version, resource.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use kube::{
-    Client,
-    client::{APIGroupDiscovery, APIResourceDiscovery},
-};
 use kubetide_sink::{Cluster, Stream};
 
 use super::{
-    api::ApiError,
-    cluster::{ConnectError, get, refused},
+    discovery::{Discovered, Served},
+    selection::Selection,
 };
-use crate::config;
+use crate::{
+    config::{self, Mode},
+    vitals::Asked,
+};
 
-/// A resource that the cluster serves and that can be listed and watched.
+/// What a wildcard leaves out: secrets, and what changes all the time without anybody doing anything.
+const NOT_BY_WILDCARD: [(&str, &str); 6] = [
+    ("", "secrets"),
+    ("", "events"),
+    ("events.k8s.io", "events"),
+    ("coordination.k8s.io", "leases"),
+    ("", "endpoints"),
+    ("discovery.k8s.io", "endpointslices"),
+];
+
+/// A stream to follow, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
-    /// The group; empty for the core group.
-    pub group: String,
-    /// The versions that serve it, the preferred one first.
-    pub versions: Vec<String>,
-    /// The plural name.
-    pub resource: String,
-    /// The singular name.
-    pub singular: String,
-    /// The short names.
-    pub short_names: Vec<String>,
-    /// The kind.
-    pub kind: String,
-    /// Whether its objects live in namespaces.
-    pub namespaced: bool,
+pub struct Follow {
+    /// The stream.
+    pub stream: Arc<Stream>,
+    /// Whether it was named, or covered by a wildcard.
+    pub asked: Asked,
+    /// The configuration's word for it.
+    pub asked_as: String,
+    /// Which objects, and how much of each.
+    pub selection: Selection,
+    /// How often to LIST it, if it is not watched.
+    pub poll: Option<Duration>,
 }
 
-impl Served {
-    fn is_called(&self, name: &str) -> bool {
-        let same = |own: &str| own.eq_ignore_ascii_case(name);
-        same(&self.resource) || same(&self.singular) || same(&self.kind) || self.short_names.iter().any(|own| same(own))
-    }
+/// What the configuration asks for, as far as the cluster serves it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The streams.
+    pub follow: Vec<Follow>,
+    /// Words without a resource.
+    pub unresolved: Vec<Unresolved>,
+}
 
-    /// As people write it: `deployments.apps`, `pods`.
-    fn full_name(&self) -> String {
-        if self.group.is_empty() { self.resource.clone() } else { format!("{}.{}", self.resource, self.group) }
+/// A word that the cluster has nothing for, now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unresolved {
+    /// The word.
+    pub word: String,
+    /// What is wrong, with the key's path in front.
+    pub problem: String,
+    /// Whether that is certain: everything that the cluster serves is known.
+    pub certain: bool,
+}
+
+/// The streams that the configuration asks for. An error is a contradiction in the configuration, or an ambiguity.
+pub fn plan(wanted: &[config::Stream], discovered: &Discovered, cluster: &Cluster) -> Result<Plan, String> {
+    let mut plan = Plan::default();
+    // Named entries first, wildcards of a group next, the rest last: the more exact entry has the resource.
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by_key(|&index| breadth(&wanted[index].resource));
+    for index in order {
+        let (path, entry) = (format!("streams[{index}]"), &wanted[index]);
+        if breadth(&entry.resource) > 0 {
+            plan.add_wildcard(&path, entry, discovered, cluster)?;
+            continue;
+        }
+        match resolve(&entry.resource, &discovered.served) {
+            Ok((served, version)) => plan.add_named(&path, entry, served, version, cluster)?,
+            Err(Problem::Ambiguous(problem)) => return Err(format!("{path}.resource: {problem}")),
+            Err(Problem::NotServed(problem)) => plan.unresolved.push(Unresolved {
+                word: entry.resource.clone(),
+                problem: format!("{path}.resource: {problem}"),
+                certain: discovered.incomplete.is_empty(),
+            }),
+        }
+    }
+    Ok(plan)
+}
+
+/// 0 for a name, 1 for `*.group`, 2 for `*`.
+fn breadth(word: &str) -> u8 {
+    match word {
+        "*" => 2,
+        word if word.starts_with("*.") => 1,
+        _ => 0,
     }
 }
 
-/// Everything the cluster serves, each group-resource once.
-pub async fn discover(client: &Client) -> Result<Vec<Served>, ConnectError> {
-    let failed = |error: ApiError| refused(&error, &format!("cannot read what the cluster serves: {error}"));
-    let unreachable = |error: &kube::Error| {
-        ConnectError::Unreachable(format!("cannot read what the cluster serves: {}", super::cluster::chain(error)))
-    };
-    let mut groups = Vec::new();
-    match (client.list_core_api_versions_aggregated().await, client.list_api_groups_aggregated().await) {
-        (Ok(core), Ok(named)) if !core.items.is_empty() => groups.extend(core.items.into_iter().chain(named.items)),
-        (Err(kube::Error::Api(status)), _) | (_, Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
-            return Err(ConnectError::Refused(format!("cannot read what the cluster serves: {}", status.message)));
-        }
-        (Ok(_), Ok(_)) | (Err(kube::Error::SerdeError(_)), _) | (_, Err(kube::Error::SerdeError(_))) => {
-            return legacy(client).await.map_err(failed);
-        }
-        (Err(error), _) | (_, Err(error)) => return Err(unreachable(&error)),
+/// Whether a wildcard is for resources of this group.
+fn covers(word: &str, group: &str) -> bool {
+    match word.strip_prefix("*.") {
+        None => true,
+        Some("core") => group.is_empty(),
+        Some(own) => own.eq_ignore_ascii_case(group),
     }
-    let mut served: Vec<Served> = Vec::new();
-    for APIGroupDiscovery { metadata, versions } in groups {
-        let group = metadata.and_then(|metadata| metadata.name).unwrap_or_default();
-        for version in versions {
-            let name = version.version.unwrap_or_default();
-            for resource in version.resources {
-                add(&mut served, from_aggregated(&group, &name, resource));
+}
+
+impl Plan {
+    fn add_named(
+        &mut self,
+        path: &str,
+        entry: &config::Stream,
+        served: &Served,
+        version: &str,
+        cluster: &Cluster,
+    ) -> Result<(), String> {
+        let name = served.full_name();
+        if served.group.is_empty() && served.resource == "secrets" {
+            return Err(format!(
+                "{path}.resource: secrets cannot be captured by this version: it does not redact them"
+            ));
+        }
+        if !served.watchable && entry.mode == Mode::Watch {
+            return Err(format!("{path}.mode: {name} cannot be watched; use mode: poll"));
+        }
+        if !served.namespaced && !entry.namespaces.is_empty() {
+            return Err(format!("{path}.namespaces: {name} are not in namespaces; leave the list empty"));
+        }
+        for follow in follows(entry, served, version, Asked::Named, cluster) {
+            if let Some(other) = self.overlapping(&follow.stream) {
+                return Err(format!(
+                    "{path}: {} is captured by {other} already; name each resource once, or disjoint namespaces",
+                    follow.stream
+                ));
             }
+            self.follow.push(follow);
         }
+        Ok(())
     }
-    Ok(served)
-}
 
-fn from_aggregated(group: &str, version: &str, resource: APIResourceDiscovery) -> Option<Served> {
-    let has = |verb: &str| resource.verbs.iter().any(|own| own == verb);
-    if !has("list") || !has("watch") {
-        return None;
-    }
-    Some(Served {
-        group: group.into(),
-        versions: vec![version.into()],
-        resource: resource.resource?,
-        singular: resource.singular_resource.unwrap_or_default(),
-        short_names: resource.short_names,
-        kind: resource.response_kind?.kind?,
-        namespaced: resource.scope.as_deref() == Some("Namespaced"),
-    })
-}
-
-/// A resource that is there already gets the version as a further one: versions come in order of preference.
-fn add(served: &mut Vec<Served>, found: Option<Served>) {
-    let Some(found) = found else { return };
-    match served.iter_mut().find(|known| known.group == found.group && known.resource == found.resource) {
-        Some(known) => known.versions.extend(found.versions),
-        None => served.push(found),
-    }
-}
-
-/// The discovery of API servers before 1.26: one document for each group and version.
-async fn legacy(client: &Client) -> Result<Vec<Served>, ApiError> {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
-    let mut documents = vec![("".to_owned(), "v1".to_owned(), "/api/v1".to_owned())];
-    let groups: APIGroupList = get(client, "/apis").await?;
-    for group in groups.groups {
-        let preferred = group.preferred_version.map(|preferred| preferred.version);
-        let mut versions: Vec<String> = group.versions.into_iter().map(|version| version.version).collect();
-        versions.sort_by_key(|version| Some(version) != preferred.as_ref());
-        for version in versions {
-            let path = format!("/apis/{}/{version}", group.name);
-            documents.push((group.name.clone(), version, path));
-        }
-    }
-    let mut served = Vec::new();
-    for (group, version, path) in documents {
-        let list: APIResourceList = get(client, &path).await?;
-        for resource in list.resources {
-            let has = |verb: &str| resource.verbs.iter().any(|own| own == verb);
-            if resource.name.contains('/') || !has("list") || !has("watch") {
+    fn add_wildcard(
+        &mut self,
+        path: &str,
+        entry: &config::Stream,
+        discovered: &Discovered,
+        cluster: &Cluster,
+    ) -> Result<(), String> {
+        // What a more exact entry has is left to it, in every namespace.
+        let taken: Vec<Arc<Stream>> = self
+            .follow
+            .iter()
+            .filter(|follow| breadth(&follow.asked_as) < breadth(&entry.resource))
+            .map(|follow| follow.stream.clone())
+            .collect();
+        for served in &discovered.served {
+            let excluded = NOT_BY_WILDCARD.contains(&(served.group.as_str(), served.resource.as_str()));
+            let out_of_reach = !served.namespaced && !entry.namespaces.is_empty();
+            let had = taken.iter().any(|other| other.group == served.group && other.resource == served.resource);
+            if excluded || out_of_reach || had || !covers(&entry.resource, &served.group) {
                 continue;
             }
-            let found = Served {
-                group: group.clone(),
-                versions: vec![version.clone()],
-                resource: resource.name,
-                singular: resource.singular_name,
-                short_names: resource.short_names.unwrap_or_default(),
-                kind: resource.kind,
-                namespaced: resource.namespaced,
-            };
-            add(&mut served, Some(found));
+            if !served.watchable && entry.mode == Mode::Watch {
+                continue;
+            }
+            let version = served.versions.first().map_or("v1", String::as_str);
+            for follow in follows(entry, served, version, Asked::Wildcard, cluster) {
+                if let Some(other) = self.overlapping(&follow.stream) {
+                    return Err(format!(
+                        "{path}: {} is captured by {other} already; write {} once, or with disjoint namespaces",
+                        follow.stream, entry.resource
+                    ));
+                }
+                self.follow.push(follow);
+            }
         }
+        Ok(())
     }
-    Ok(served)
+
+    fn overlapping(&self, stream: &Stream) -> Option<&Arc<Stream>> {
+        let overlaps = |other: &&Arc<Stream>| {
+            other.group == stream.group
+                && other.resource == stream.resource
+                && (other.namespace.is_none() || stream.namespace.is_none() || other.namespace == stream.namespace)
+        };
+        self.follow.iter().map(|follow| &follow.stream).find(overlaps)
+    }
 }
 
-/// The streams that the configuration asks for.
-pub fn streams(
-    wanted: &[config::Stream],
-    served: &[Served],
-    cluster: &Cluster,
-) -> Result<Vec<Arc<Stream>>, ConnectError> {
-    let mut streams: Vec<Arc<Stream>> = Vec::new();
-    for (index, wanted) in wanted.iter().enumerate() {
-        let path = format!("streams[{index}]");
-        let (found, version) = resolve(&wanted.resource, served)
-            .map_err(|problem| ConnectError::Config(format!("{path}.resource: {problem}")))?;
-        if found.group.is_empty() && found.resource == "secrets" {
-            let problem = "secrets cannot be captured by this version: it does not redact them";
-            return Err(ConnectError::Config(format!("{path}.resource: {problem}")));
-        }
-        if !found.namespaced && !wanted.namespaces.is_empty() {
-            let name = found.full_name();
-            return Err(ConnectError::Config(format!(
-                "{path}.namespaces: {name} are not in namespaces; leave the list empty"
-            )));
-        }
-        let namespaces: Vec<Option<String>> = match wanted.namespaces.as_slice() {
-            [] => vec![None],
-            some => some.iter().cloned().map(Some).collect(),
+/// The streams of one entry for one resource: one for each namespace, or one for all.
+fn follows(entry: &config::Stream, served: &Served, version: &str, asked: Asked, cluster: &Cluster) -> Vec<Follow> {
+    let namespaces: Vec<Option<String>> = match entry.namespaces.as_slice() {
+        [] => vec![None],
+        some => some.iter().cloned().map(Some).collect(),
+    };
+    let of_namespace = |namespace: Option<String>| {
+        let selection = Selection::of(entry, served.namespaced, namespace.as_deref());
+        let stream = Stream {
+            cluster: cluster.clone(),
+            group: served.group.clone(),
+            version: version.to_owned(),
+            resource: served.resource.clone(),
+            kind: served.kind.clone(),
+            namespace,
         };
-        for namespace in namespaces {
-            let stream = Stream {
-                cluster: cluster.clone(),
-                group: found.group.clone(),
-                version: version.to_owned(),
-                resource: found.resource.clone(),
-                kind: found.kind.clone(),
-                namespace,
-            };
-            let overlaps = |other: &&Arc<Stream>| {
-                other.group == stream.group
-                    && other.resource == stream.resource
-                    && (other.namespace.is_none() || stream.namespace.is_none() || other.namespace == stream.namespace)
-            };
-            if let Some(other) = streams.iter().find(overlaps) {
-                return Err(ConnectError::Config(format!(
-                    "{path}: {stream} is captured by {other} already; name each resource once, or disjoint namespaces"
-                )));
-            }
-            streams.push(Arc::new(stream));
-        }
-    }
-    Ok(streams)
+        follow(entry, Arc::new(stream), asked, selection)
+    };
+    namespaces.into_iter().map(of_namespace).collect()
+}
+
+fn follow(entry: &config::Stream, stream: Arc<Stream>, asked: Asked, selection: Selection) -> Follow {
+    let poll = (entry.mode == Mode::Poll).then(|| Duration::from_secs(entry.poll_interval_secs.get()));
+    Follow { stream, asked, asked_as: entry.resource.clone(), selection, poll }
+}
+
+/// How a stream that is known from before, but not served now, would be followed: none if the configuration no longer asks
+/// for it.
+pub fn follow_known(wanted: &[config::Stream], stream: &Stream, asked_as: &str, cluster: &Cluster) -> Option<Follow> {
+    let entry = wanted.iter().find(|entry| {
+        let namespace_asked = match &stream.namespace {
+            None => entry.namespaces.is_empty(),
+            Some(namespace) => entry.namespaces.contains(namespace),
+        };
+        entry.resource == asked_as && namespace_asked
+    })?;
+    let asked = if breadth(&entry.resource) == 0 { Asked::Named } else { Asked::Wildcard };
+    // Whether it is in namespaces is not known any more; where it matters, the entry is for all of them.
+    let selection = Selection::of(entry, true, stream.namespace.as_deref());
+    let stream = Stream { cluster: cluster.clone(), ..stream.clone() };
+    Some(follow(entry, Arc::new(stream), asked, selection))
+}
+
+/// Whether the configuration asks for whatever the cluster serves.
+pub fn has_wildcard(wanted: &[config::Stream]) -> bool {
+    wanted.iter().any(|entry| breadth(&entry.resource) > 0)
+}
+
+/// What is wrong with a word.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// It can mean several resources.
+    Ambiguous(String),
+    /// The cluster serves nothing like it.
+    NotServed(String),
 }
 
 /// Finds the one resource that `word` means, and the version to use.
-pub fn resolve<'a>(word: &str, served: &'a [Served]) -> Result<(&'a Served, &'a str), String> {
+pub fn resolve<'a>(word: &str, served: &'a [Served]) -> Result<(&'a Served, &'a str), Problem> {
     let (name, rest) = word.split_once('.').unwrap_or((word, ""));
     let (first, behind) = rest.split_once('.').unwrap_or((rest, ""));
     let (version, group) = if is_version(first) { (Some(first), behind) } else { (None, rest) };
@@ -208,14 +260,21 @@ pub fn resolve<'a>(word: &str, served: &'a [Served]) -> Result<(&'a Served, &'a 
             None => Ok((one, one.versions.first().map_or("v1", String::as_str))),
             Some(version) => match one.versions.iter().find(|own| own.eq_ignore_ascii_case(version)) {
                 Some(own) => Ok((one, own)),
-                None => Err(format!("found {word}, but {} is served as: {}", one.full_name(), one.versions.join(", "))),
+                None => Err(Problem::NotServed(format!(
+                    "found {word}, but {} is served as: {}",
+                    one.full_name(),
+                    one.versions.join(", ")
+                ))),
             },
         },
-        [] if !named.is_empty() => {
-            Err(format!("found {word}, which the cluster does not serve; it serves: {}", names(&named)))
+        [] if !named.is_empty() => Err(Problem::NotServed(format!(
+            "found {word}, which the cluster does not serve; it serves: {}",
+            names(&named)
+        ))),
+        [] => Err(Problem::NotServed(format!("found {word}, which the cluster does not serve{}", near(name, served)))),
+        several => {
+            Err(Problem::Ambiguous(format!("found {word}, which can mean: {}; write one of these", names(several))))
         }
-        [] => Err(format!("found {word}, which the cluster does not serve{}", near(name, served))),
-        several => Err(format!("found {word}, which can mean: {}; write one of these", names(several))),
     }
 }
 
@@ -245,6 +304,8 @@ fn near(name: &str, served: &[Served]) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+    use serde_json::json;
+
     use super::*;
 
     fn served(group: &str, versions: &[&str], resource: &str, kind: &str, short: &[&str]) -> Served {
@@ -256,6 +317,7 @@ mod tests {
             short_names: short.iter().map(|name| (*name).into()).collect(),
             kind: kind.into(),
             namespaced: kind != "Namespace",
+            watchable: kind != "Meter",
         }
     }
 
@@ -268,6 +330,7 @@ mod tests {
             served("events.k8s.io", &["v1"], "events", "Event", &["ev"]),
             served("apps", &["v1"], "deployments", "Deployment", &["deploy"]),
             served("shop.example.com", &["v1", "v1beta1"], "widgets", "Widget", &["wd"]),
+            served("metrics.example.com", &["v1"], "meters", "Meter", &[]),
         ]
     }
 
@@ -286,34 +349,96 @@ mod tests {
         assert_eq!(resolve("events.events.k8s.io", &all).unwrap().0.group, "events.k8s.io");
     }
 
-    #[test]
-    fn an_unknown_an_ambiguous_and_an_unserved_name_say_what_there_is() {
-        let all = cluster();
-        assert!(resolve("deploymnets", &all).unwrap_err().contains("did you mean deployments.apps?"));
-        assert!(resolve("events", &all).unwrap_err().contains("events, events.events.k8s.io"));
-        assert!(resolve("pods.apps", &all).unwrap_err().contains("it serves: pods"));
-        assert!(resolve("widgets.v9.shop.example.com", &all).unwrap_err().contains("v1, v1beta1"));
+    fn problem(word: &str) -> String {
+        match resolve(word, &cluster()).unwrap_err() {
+            Problem::Ambiguous(problem) | Problem::NotServed(problem) => problem,
+        }
     }
 
     #[test]
-    fn overlapping_streams_namespaces_of_what_has_none_and_secrets_are_refused() {
+    fn an_unknown_an_ambiguous_and_an_unserved_name_say_what_there_is() {
+        assert!(problem("deploymnets").contains("did you mean deployments.apps?"));
+        assert!(problem("events").contains("events, events.events.k8s.io"));
+        assert!(problem("pods.apps").contains("it serves: pods"));
+        assert!(problem("widgets.v9.shop.example.com").contains("v1, v1beta1"));
+    }
+
+    fn planned(entries: serde_json::Value) -> Result<Plan, String> {
+        let entries: Vec<config::Stream> = serde_json::from_value(entries).unwrap();
+        let discovered = Discovered { served: cluster(), incomplete: Vec::new() };
+        plan(&entries, &discovered, &Cluster { name: "c".into(), uid: "u".into() })
+    }
+
+    fn names(entries: serde_json::Value) -> Vec<String> {
+        planned(entries).unwrap().follow.iter().map(|follow| follow.stream.to_string()).collect()
+    }
+
+    #[test]
+    fn namespaces_are_a_stream_each_and_overlaps_and_contradictions_are_refused() {
+        let two = json!([{"resource": "pods", "namespaces": ["a", "b"]}, {"resource": "deploy"}]);
+        assert_eq!(names(two), ["core/pods@a", "core/pods@b", "apps/deployments"]);
+        let refused = |entries| planned(entries).unwrap_err();
+        let twice = json!([{"resource": "pods", "namespaces": ["a"]}, {"resource": "po", "namespaces": ["a"]}]);
+        assert!(refused(twice).contains("streams[1]"));
+        assert!(refused(json!([{"resource": "pods"}, {"resource": "po", "namespaces": ["a"]}])).contains("already"));
+        assert!(refused(json!([{"resource": "ns", "namespaces": ["a"]}])).contains("streams[0].namespaces"));
+        assert!(refused(json!([{"resource": "secrets"}])).contains("redact"));
+        assert!(refused(json!([{"resource": "meters"}])).contains("mode: poll"));
+        assert!(refused(json!([{"resource": "*"}, {"resource": "*"}])).contains("streams[1]"));
+    }
+
+    #[test]
+    fn a_wildcard_has_everything_but_the_excludes_and_leaves_named_resources_to_their_entries() {
+        assert_eq!(
+            names(json!([{"resource": "*"}])),
+            ["core/pods", "core/namespaces", "apps/deployments", "shop.example.com/widgets"]
+        );
+        assert_eq!(names(json!([{"resource": "*.shop.example.com"}])), ["shop.example.com/widgets"]);
+        assert_eq!(names(json!([{"resource": "*.core"}])), ["core/pods", "core/namespaces"]);
+        assert_eq!(
+            names(json!([{"resource": "*", "namespaces": ["a"]}])),
+            ["core/pods@a", "apps/deployments@a", "shop.example.com/widgets@a"]
+        );
+        let mixed = planned(json!([
+            {"resource": "*"}, {"resource": "*.apps", "label_selector": "a=b"}, {"resource": "po", "namespaces": ["a"]},
+            {"resource": "events.v1"},
+        ]))
+        .unwrap();
+        let found: Vec<_> =
+            mixed.follow.iter().map(|follow| (follow.stream.to_string(), follow.selection.labels.as_str())).collect();
+        let expected = [
+            ("core/pods@a", ""),
+            ("core/events", ""),
+            ("apps/deployments", "a=b"),
+            ("core/namespaces", ""),
+            ("shop.example.com/widgets", ""),
+        ];
+        assert_eq!(found, expected.map(|(name, labels)| (name.to_owned(), labels)));
+        assert_eq!(planned(json!([{"resource": "meters", "mode": "poll"}])).unwrap().follow.len(), 1);
+    }
+
+    #[test]
+    fn a_word_without_a_resource_is_told_and_leaves_the_others_alone() {
+        let plan = planned(json!([{"resource": "pods"}, {"resource": "gadgets"}])).unwrap();
+        assert_eq!(plan.follow.len(), 1);
+        assert_eq!(plan.unresolved[0].word, "gadgets");
+        assert!(plan.unresolved[0].certain && plan.unresolved[0].problem.starts_with("streams[1].resource"));
+    }
+
+    #[test]
+    fn a_stream_from_before_is_asked_for_as_long_as_its_word_and_namespace_are() {
+        let entries: Vec<config::Stream> =
+            serde_json::from_value(json!([{"resource": "wd", "namespaces": ["a"]}, {"resource": "*"}])).unwrap();
         let identity = Cluster { name: "c".into(), uid: "u".into() };
-        let wanted = |items: &[(&str, &[&str])]| {
-            let items: Vec<config::Stream> = items
-                .iter()
-                .map(|(resource, namespaces)| config::Stream {
-                    resource: (*resource).into(),
-                    namespaces: namespaces.iter().map(|namespace| (*namespace).into()).collect(),
-                })
-                .collect();
-            streams(&items, &cluster(), &identity).map_err(|error| error.to_string())
+        let known = |namespace: Option<&str>, word: &str| {
+            let namespace = namespace.map(Into::into);
+            let stream = Stream { namespace, ..kubetide_sink::sample::stream("widgets", "Widget") };
+            follow_known(&entries, &stream, word, &identity).map(|follow| follow.asked)
         };
-        let two = wanted(&[("pods", &["a", "b"]), ("deploy", &[])]).unwrap();
-        let names: Vec<String> = two.iter().map(ToString::to_string).collect();
-        assert_eq!(names, ["core/pods@a", "core/pods@b", "apps/deployments"]);
-        assert!(wanted(&[("pods", &["a"]), ("po", &["a"])]).unwrap_err().contains("streams[1]"));
-        assert!(wanted(&[("pods", &[]), ("po", &["a"])]).unwrap_err().contains("already"));
-        assert!(wanted(&[("ns", &["a"])]).unwrap_err().contains("streams[0].namespaces"));
-        assert!(wanted(&[("secrets", &[])]).unwrap_err().contains("redact"));
+        assert_eq!(known(Some("a"), "wd"), Some(Asked::Named));
+        assert_eq!(known(Some("b"), "wd"), None);
+        assert_eq!(known(None, "wd"), None);
+        assert_eq!(known(None, "*"), Some(Asked::Wildcard));
+        assert_eq!(known(None, "gadgets"), None);
     }
 }

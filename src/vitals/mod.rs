@@ -3,6 +3,7 @@
 //! Reporting is cheap and never waits for anything but a short lock. Times are tokio's, so that tests can move them.
 //! Messages come from API servers and receivers; whoever reports one sees to it that no object content or credential is in.
 
+mod changes;
 mod metrics;
 mod readiness;
 mod sink;
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 
 use metrics::{Exporter, Instruments};
 
+pub use changes::StreamChanges;
 pub use readiness::{Check, CheckState, Readiness};
 pub use sink::SinkVitals;
 pub use stream::{Asked, ListUnderWay, StreamVitals};

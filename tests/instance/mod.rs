@@ -33,7 +33,7 @@ impl Instance {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name).display().to_string();
         let mut config = format!(
-            "cluster: {{name: test, kubeconfig: {}}}\ndata_dir: {}\ntelemetry: {{log_level: debug}}\nstreams:\n",
+            "cluster: {{name: test, kubeconfig: {}}}\ndata_dir: {}\ntelemetry: {{log_level: debug}}\nadmin: {{listen: \"127.0.0.1:0\"}}\nstreams:\n",
             kubeconfig.display(),
             path("data")
         );

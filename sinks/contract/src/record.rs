@@ -163,6 +163,14 @@ impl fmt::Debug for Change {
 pub enum Reason {
     /// The API server no longer has the history from the stored position (410 Gone).
     Expired,
+    /// The API server's version is before the stored position: its store was restored from an older copy.
+    VersionRegressed,
+    /// The stream is read in another way than before: another version, selector, content or cluster.
+    ConfigChanged,
+    /// Verification found the stream and the cluster to differ.
+    Divergence,
+    /// The watch could not be read past the position.
+    Undecodable,
 }
 
 impl Reason {
@@ -170,6 +178,10 @@ impl Reason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",
+            Self::VersionRegressed => "version_regressed",
+            Self::ConfigChanged => "config_changed",
+            Self::Divergence => "divergence",
+            Self::Undecodable => "undecodable",
         }
     }
 }
@@ -240,6 +252,11 @@ pub enum What {
         /// The position that the LIST ends at.
         position: String,
     },
+    /// The stream is no longer followed: its resource is gone from the cluster, or it was taken out of the configuration.
+    StreamRemoved {
+        /// How many objects were told as deleted: all that were known if the resource is gone, none otherwise.
+        deleted: u64,
+    },
 }
 
 impl What {
@@ -250,6 +267,7 @@ impl What {
             Self::SnapshotFinished { .. } => "snapshot_finished",
             Self::Gap { .. } => "gap",
             Self::ResyncFinished { .. } => "resync_finished",
+            Self::StreamRemoved { .. } => "stream_removed",
         }
     }
 }

@@ -50,6 +50,7 @@ impl Pipeline {
                 "batch": {"max_records": 100, "max_wait_ms": 150},
                 "retry": {"initial_ms": 100, "max_ms": 500},
             }],
+            "admin": {"listen": null},
             // A line per batch, for the figures.
             "telemetry": {"log_format": "json", "log_level": "info,kubetide::delivery=debug"},
             "shutdown_grace_secs": 10,

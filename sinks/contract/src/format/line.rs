@@ -55,6 +55,8 @@ pub enum News<'a> {
     Gap(&'a str),
     /// The stream is whole again.
     ResyncFinished(Counts),
+    /// The stream is no longer followed; so many objects went with it.
+    StreamRemoved(u64),
 }
 
 /// The record in one line, without a line end.
@@ -67,6 +69,7 @@ pub fn line(record: &Record, style: Style) -> String {
             What::SnapshotFinished { snapshot, .. } => News::SnapshotFinished(*snapshot),
             What::Gap { reason, .. } => News::Gap(reason.as_str()),
             What::ResyncFinished { counts, .. } => News::ResyncFinished(*counts),
+            What::StreamRemoved { deleted } => News::StreamRemoved(*deleted),
         },
     };
     Brief { stream: &stream, news }.line(style, usize::MAX)
@@ -107,7 +110,7 @@ impl News<'_> {
             Self::Change { op: Op::Create, .. } => ('+', AnsiColor::Green),
             Self::Change { op: Op::Update, .. } => ('~', AnsiColor::Yellow),
             Self::Change { op: Op::Delete, .. } => ('-', AnsiColor::Red),
-            Self::Gap(_) => return ('!', AnsiColor::Magenta.on_default().bold()),
+            Self::Gap(_) | Self::StreamRemoved(_) => return ('!', AnsiColor::Magenta.on_default().bold()),
             Self::SnapshotStarted | Self::SnapshotFinished(_) | Self::ResyncFinished(_) => {
                 return ('»', AnsiColor::Cyan.on_default().bold());
             }
@@ -133,6 +136,7 @@ impl News<'_> {
             Self::ResyncFinished(Counts { create, update, delete, unchanged }) => {
                 ("resync finished".into(), format!(": +{create} ~{update} -{delete}, {unchanged} unchanged"))
             }
+            Self::StreamRemoved(deleted) => ("stream removed".into(), format!(": -{deleted}")),
         }
     }
 }

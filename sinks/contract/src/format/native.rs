@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 
-use crate::{Body, Change, Control, Record, What};
+use crate::{Body, Change, Control, Counts, Record, What};
 
 /// Appends the record to `out` as one JSON object, without a line end.
 pub fn native(record: &Record, out: &mut Vec<u8>) {
@@ -78,14 +78,21 @@ fn write_control(json: &mut Json<'_>, record: &Record, control: &Control) {
         }
         What::ResyncFinished { counts, position } => {
             json.text("resource_version", position);
-            json.object("counts", |json| {
-                json.number("create", counts.create);
-                json.number("update", counts.update);
-                json.number("delete", counts.delete);
-                json.number("unchanged", counts.unchanged);
-            });
+            write_counts(json, counts);
+        }
+        What::StreamRemoved { deleted } => {
+            write_counts(json, &Counts { delete: *deleted, ..Counts::default() });
         }
     }
+}
+
+fn write_counts(json: &mut Json<'_>, counts: &Counts) {
+    json.object("counts", |json| {
+        json.number("create", counts.create);
+        json.number("update", counts.update);
+        json.number("delete", counts.delete);
+        json.number("unchanged", counts.unchanged);
+    });
 }
 
 fn write_cluster(json: &mut Json<'_>, record: &Record) {
