@@ -11,6 +11,7 @@
 //! - Where this and kube-apiserver differ, kube-apiserver is right: one suite of protocol assertions
 //!   (`tests/protocol`) runs against both.
 
+mod bend;
 mod busy;
 mod cluster;
 mod custom;
@@ -34,6 +35,7 @@ mod server;
 mod shelf;
 mod status;
 mod watch;
+mod wire;
 mod write;
 mod writer;
 

@@ -14,6 +14,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
+use crate::dice::Dice;
+use crate::fault::Fault;
 use crate::history::{Event, TooOld};
 use crate::list::{self, Form};
 use crate::object::Object;
@@ -56,10 +58,16 @@ struct Watcher {
     cut: watch::Receiver<u64>,
 }
 
-/// Opens a watch; `cut` changes when it is to be cut off.
-pub(crate) fn watch(cluster: &Cluster, request: &RequestInfo, cut: watch::Receiver<u64>) -> Result<Reply, Status> {
+/// Opens a watch; `cut` changes when it is to be cut off. Faults of a body are not its business.
+pub(crate) fn watch(
+    cluster: &Cluster,
+    request: &RequestInfo,
+    cut: watch::Receiver<u64>,
+    fault: &Fault,
+) -> Result<Reply, Status> {
     let selection = Selection::parse(request.param("labelSelector"), request.param("fieldSelector"))?;
-    let options = WatchOptions::read(request)?;
+    let mut options = WatchOptions::read(request)?;
+    options.bookmarks &= *fault != Fault::StripBookmarks;
     let timeout = match request.param("timeoutSeconds").parse() {
         Ok(seconds) if seconds > 0 => Duration::from_secs(seconds),
         _ => LONGEST,
@@ -84,6 +92,9 @@ pub(crate) fn watch(cluster: &Cluster, request: &RequestInfo, cut: watch::Receiv
             if options.initial_events != Some(false) {
                 initial = list::state(shelf, &request.namespace, &selection);
             }
+            if let Fault::Shuffle { seed } = fault {
+                Dice::new(*seed).shuffle(initial.make_contiguous());
+            }
             current
         }
     };
@@ -106,6 +117,9 @@ pub(crate) fn watch(cluster: &Cluster, request: &RequestInfo, cut: watch::Receiv
         cut,
     };
     drop(state);
+    if *fault == Fault::Silence {
+        return Ok(Reply::stream(stream::once(watcher.silence()).boxed()));
+    }
     let chunks = stream::unfold(Some(watcher), |watcher| async {
         let mut watcher = watcher?;
         match watcher.next().await? {
@@ -127,6 +141,13 @@ fn cut_off() -> io::Error {
 }
 
 impl Watcher {
+    /// Nothing, until it is cut.
+    async fn silence(mut self) -> io::Result<Bytes> {
+        // The sender lives as long as the server, and a server that is gone has cut everything.
+        let _ = self.cut.changed().await;
+        Err(cut_off())
+    }
+
     /// The next bytes; None ends the stream cleanly.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
