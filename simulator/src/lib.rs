@@ -13,6 +13,7 @@
 
 mod bend;
 mod busy;
+mod checkpoint;
 mod cluster;
 mod custom;
 mod defaults;
@@ -40,6 +41,7 @@ mod write;
 mod writer;
 
 pub use busy::{Action, Busy};
+pub use checkpoint::Checkpoint;
 pub use cluster::{Cluster, ClusterOptions, Item};
 pub use fault::{Fault, Hook};
 pub use request::{RequestInfo, Verb};

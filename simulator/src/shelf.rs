@@ -21,6 +21,8 @@ pub(crate) struct State {
     uids: u64,
     history: usize,
     pub(crate) shelves: BTreeMap<String, Shelf>,
+    /// Changes when the state was replaced by another: every watch is cut.
+    pub(crate) replaced: watch::Sender<u64>,
 }
 
 /// The objects of one resource type.
@@ -38,7 +40,8 @@ pub(crate) struct Shelf {
 
 impl State {
     pub(crate) fn new(seed: u64, history: usize) -> Self {
-        Self { version: 1, seed, uids: 0, history: history.max(1), shelves: BTreeMap::new() }
+        let (shelves, replaced) = (BTreeMap::new(), watch::Sender::new(0));
+        Self { version: 1, seed, uids: 0, history: history.max(1), shelves, replaced }
     }
 
     /// The shelf of `pods`, `deployments.apps`, or of a plural that only one group has.

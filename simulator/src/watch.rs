@@ -56,6 +56,7 @@ struct Watcher {
     deadline: Instant,
     changed: watch::Receiver<u64>,
     cut: watch::Receiver<u64>,
+    replaced: watch::Receiver<u64>,
 }
 
 /// Opens a watch; `cut` changes when it is to be cut off. Faults of a body are not its business.
@@ -115,6 +116,7 @@ pub(crate) fn watch(
         deadline: now + timeout,
         changed: shelf.changed.subscribe(),
         cut,
+        replaced: state.replaced.subscribe(),
     };
     drop(state);
     if *fault == Fault::Silence {
@@ -143,9 +145,10 @@ fn cut_off() -> io::Error {
 impl Watcher {
     /// Nothing, until it is cut.
     async fn silence(mut self) -> io::Result<Bytes> {
-        // The sender lives as long as the server, and a server that is gone has cut everything.
-        let _ = self.cut.changed().await;
-        Err(cut_off())
+        tokio::select! {
+            _ = self.cut.changed() => Err(cut_off()),
+            _ = self.replaced.changed() => Err(cut_off()),
+        }
     }
 
     /// The next bytes; None ends the stream cleanly.
@@ -159,16 +162,19 @@ impl Watcher {
             }
             self.changed.borrow_and_update();
             match self.events() {
-                Some(chunk) if !chunk.is_empty() => return Some(Ok(chunk.into())),
-                Some(_) => {}
-                None => return None,
+                Ok(Some(chunk)) if !chunk.is_empty() => return Some(Ok(chunk.into())),
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(cut) => return Some(Err(cut)),
             }
             let bookmark_at = self.last_bookmark.map_or(self.next_bookmark, |last| last.min(self.next_bookmark));
             tokio::select! {
                 biased;
                 _ = self.cut.changed() => return Some(Err(cut_off())),
+                _ = self.replaced.changed() => return Some(Err(cut_off())),
                 () = tokio::time::sleep_until(self.deadline) => return None,
-                outcome = self.changed.changed() => outcome.ok()?,
+                // The sender goes only when the state is replaced: the next turn sees that.
+                _ = self.changed.changed() => {}
                 () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => {
                     if let Some(chunk) = self.bookmark() {
                         return Some(Ok(chunk));
@@ -194,24 +200,33 @@ impl Watcher {
         (!chunk.is_empty()).then(|| chunk.into())
     }
 
-    /// What happened since; empty if nothing that is selected, None if the stream must end.
-    fn events(&mut self) -> Option<Vec<u8>> {
+    /// What happened since; empty if nothing that is selected, None if the stream must end, an error if it is cut.
+    fn events(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut chunk = Vec::new();
         loop {
             let (events, served) = {
                 let state = self.cluster.lock();
-                let shelf = state.shelves.get(&self.kind.name())?;
-                (shelf.history.since_seen(self.after, EVENTS).ok()?, shelf.served)
+                // Under the lock: versions of another state mean something else.
+                if self.replaced.has_changed().unwrap_or(true) {
+                    return Err(cut_off());
+                }
+                let Some(shelf) = state.shelves.get(&self.kind.name()) else {
+                    return Ok(None);
+                };
+                let Ok(events) = shelf.history.since_seen(self.after, EVENTS) else {
+                    return Ok(None);
+                };
+                (events, shelf.served)
             };
             let Some(last) = events.last() else {
-                return (served || !chunk.is_empty()).then_some(chunk);
+                return Ok((served || !chunk.is_empty()).then_some(chunk));
             };
             self.after = last.version;
             for event in &events {
                 self.change(event, &mut chunk);
             }
             if chunk.len() >= CHUNK {
-                return Some(chunk);
+                return Ok(Some(chunk));
             }
         }
     }
@@ -246,7 +261,8 @@ impl Watcher {
         let now = Instant::now();
         let version = {
             let state = self.cluster.lock();
-            let shelf = state.shelves.get(&self.kind.name())?;
+            let shelf =
+                state.shelves.get(&self.kind.name()).filter(|_| !self.replaced.has_changed().unwrap_or(true))?;
             if shelf.history.since_seen(self.after, 1).is_ok_and(|events| !events.is_empty()) {
                 return None;
             }

@@ -224,6 +224,39 @@ async fn a_watch_from_a_future_version_is_accepted_and_drops_events() {
 }
 
 #[tokio::test]
+async fn a_watch_from_a_future_version_is_silent_until_that_version_has_passed() {
+    let subject = crate::subject().await;
+    subject.config_map("a").await;
+    // Other tests write as well: far enough that they do not pass it before the watch is open.
+    let future = subject.version("configmaps").await.parse::<u64>().unwrap() + 60;
+    let query = format!("resourceVersion={future}&allowWatchBookmarks=true&timeoutSeconds=10");
+    let mut watch = subject.watch("configmaps", &query).await;
+    let mut turn = 0;
+    let first = loop {
+        turn += 1;
+        let version = version_of(&subject.edit("a", &turn.to_string()).await);
+        if newer(&version, &future.to_string()) {
+            break version;
+        }
+    };
+    let second = version_of(&subject.edit("a", "last").await);
+    for version in [first, second.clone()] {
+        assert_eq!(watch.brief().await, ("MODIFIED".into(), "a".into(), version));
+    }
+    let bookmark = watch.next().await.unwrap();
+    assert_eq!(bookmark["type"], "BOOKMARK", "from then on it is a watch like any other");
+    assert!(!newer(&second, &version_of(&bookmark["object"])));
+}
+
+#[tokio::test]
+async fn a_watch_from_a_future_version_has_no_bookmarks() {
+    let subject = crate::subject().await;
+    let query = "resourceVersion=99999999999&timeoutSeconds=6&allowWatchBookmarks=true";
+    let mut watch = subject.watch("configmaps", query).await;
+    assert_eq!(watch.rest().await, Vec::<Value>::new(), "not even the one before the end");
+}
+
+#[tokio::test]
 async fn a_streaming_list_from_a_future_version_is_an_error_event() {
     let subject = crate::subject().await;
     let mut watch = subject.watch("configmaps", &format!("{STREAMING}&resourceVersion=99999999999")).await;
