@@ -7,15 +7,15 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
+use crate::custom::Versions;
 use crate::object::{Body, Object, Text};
-use crate::resource::ResourceType;
 use crate::shelf::{Shelf, State};
 
 /// What a cluster held at one moment: its objects and its version, not its history.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     version: u64,
-    shelves: Vec<(Arc<ResourceType>, Objects)>,
+    shelves: Vec<(Versions, Objects)>,
 }
 
 type Objects = BTreeMap<Arc<str>, Arc<Object>>;
@@ -34,7 +34,8 @@ impl Cluster {
     pub fn checkpoint(&self) -> Checkpoint {
         let state = self.lock();
         let served = state.shelves.values().filter(|shelf| shelf.served);
-        let shelves = served.map(|shelf| (Arc::clone(&shelf.kind), shelf.objects.clone())).collect();
+        let versions = |shelf: &Shelf| Versions { storage: Arc::clone(&shelf.kind), served: shelf.versions.clone() };
+        let shelves = served.map(|shelf| (versions(shelf), shelf.objects.clone())).collect();
         Checkpoint { version: state.version, shelves }
     }
 
@@ -46,9 +47,9 @@ impl Cluster {
         let mut state = self.lock();
         state.version = checkpoint.version;
         state.shelves.clear();
-        for (kind, objects) in &checkpoint.shelves {
-            state.serve(Arc::clone(kind));
-            if let Some(shelf) = state.shelves.get_mut(&kind.name()) {
+        for (versions, objects) in &checkpoint.shelves {
+            state.serve(versions.clone());
+            if let Some(shelf) = state.shelves.get_mut(&versions.storage.name()) {
                 shelf.objects = objects.clone();
             }
         }

@@ -314,12 +314,10 @@ impl Shared {
         }
         if !request.resource.starts_with("selfsubjectaccessreviews.") {
             let state = cluster.lock();
-            let shelf = state.shelves.get(&request.resource).filter(|shelf| shelf.served);
-            let kind = shelf.map(|shelf| &shelf.kind).filter(|kind| kind.version == request.version);
-            let Some(kind) = kind else {
+            let kind = state.shelves.get(&request.resource).map(|shelf| shelf.at(&request.version));
+            let Some(Ok(kind)) = kind else {
                 let group = request.resource.split_once('.').map_or("", |(_, group)| group);
-                let known = state.shelves.values().any(|shelf| shelf.served && shelf.kind.group == group);
-                return if known { Err(Status::of_code(404, None)) } else { Ok(discovery::no_page()) };
+                return discovery::not_served(&state, group);
             };
             let subresource = request.subresource.as_str();
             let misplaced = !kind.namespaced && !request.namespace.is_empty();

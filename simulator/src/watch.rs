@@ -39,6 +39,8 @@ const BEFORE_THE_END: Duration = Duration::from_secs(2);
 struct Watcher {
     cluster: Cluster,
     kind: Arc<ResourceType>,
+    /// The era of the resource's definition in which it was opened: it ends with it.
+    era: u64,
     form: Form,
     selection: Selection,
     prefix: String,
@@ -102,7 +104,8 @@ pub(crate) fn watch(
     let now = Instant::now();
     let watcher = Watcher {
         cluster: cluster.clone(),
-        kind: Arc::clone(&shelf.kind),
+        kind: shelf.at(&request.version)?,
+        era: shelf.era,
         form: Form::of(request),
         selection,
         prefix: if request.namespace.is_empty() { String::new() } else { format!("{}/", request.namespace) },
@@ -210,7 +213,7 @@ impl Watcher {
                 if self.replaced.has_changed().unwrap_or(true) {
                     return Err(cut_off());
                 }
-                let Some(shelf) = state.shelves.get(&self.kind.name()) else {
+                let Some(shelf) = state.shelves.get(&self.kind.name()).filter(|shelf| shelf.era == self.era) else {
                     return Ok(None);
                 };
                 let Ok(events) = shelf.history.since_seen(self.after, EVENTS) else {
@@ -279,11 +282,9 @@ impl Watcher {
         let annotations = if initial_end { r#""annotations":{"k8s.io/initial-events-end":"true"}"# } else { "" };
         let comma = if initial_end { "," } else { "" };
         let object = match self.form {
-            Form::Whole if self.kind.custom => format!(
-                r#"{{"apiVersion":"{}","kind":"{}","metadata":{{{annotations}{comma}"resourceVersion":"{version}"}}}}"#,
-                self.kind.api_version(),
-                self.kind.kind
-            ),
+            Form::Whole if self.kind.custom => {
+                format!(r#"{}"metadata":{{{annotations}{comma}"resourceVersion":"{version}"}}}}"#, self.kind.opening())
+            }
             Form::Whole => format!(
                 r#"{}"metadata":{{"resourceVersion":"{version}"{comma}{annotations}}}{}}}"#,
                 self.kind.opening(),
