@@ -7,9 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::custom;
-use crate::managed::Stamp;
-use crate::manifest::{Recipe, clock, uid_text};
+use crate::custom::{self, DEFINITIONS, Versions};
+use crate::manifest::Recipe;
 use crate::object::Object;
 use crate::resource::{self, ResourceType};
 use crate::shelf::State;
@@ -88,7 +87,7 @@ impl Cluster {
         {
             let mut state = cluster.lock();
             for kind in resource::built_in() {
-                state.serve(kind);
+                state.serve(Versions::only(kind));
             }
             for name in ["kube-system", "default", "kube-public", "kube-node-lease"] {
                 let recipe = Recipe::namespace(name, state.next_uid(), state.now());
@@ -151,17 +150,17 @@ impl Cluster {
         read.and_then(|object| object["metadata"]["uid"].as_str().map(str::to_owned)).unwrap_or_default()
     }
 
-    /// The resource types that are served now.
+    /// The resource types that are served now, one for each version.
     #[must_use]
     pub fn resource_types(&self) -> Vec<Arc<ResourceType>> {
         let state = self.lock();
-        state.shelves.values().filter(|shelf| shelf.served).map(|shelf| Arc::clone(&shelf.kind)).collect()
+        state.shelves.values().filter(|shelf| shelf.served).flat_map(|shelf| shelf.versions.iter().cloned()).collect()
     }
 
     /// Writes as this field manager.
     #[must_use]
     pub fn by<'a>(&'a self, manager: &'a str) -> Writer<'a> {
-        Writer { cluster: self, manager, subresource: "" }
+        Writer { cluster: self, manager, subresource: "", version: "" }
     }
 
     /// Creates an object, as field manager `kubectl-create`; gives its version.
@@ -198,28 +197,30 @@ impl Cluster {
 
     /// Serves a custom resource, by creating its definition.
     pub fn add_custom(&self, kind: &ResourceType) {
-        let mut state = self.lock();
-        let name = kind.name();
-        let kind = ResourceType { custom: true, ..kind.clone() };
-        let Value::Object(mut definition) = custom::definition(&kind) else {
-            return;
-        };
-        let Ok(crds) = state.shelf("customresourcedefinitions").map(|shelf| Arc::clone(&shelf.kind)) else {
-            return;
-        };
-        if state.shelves.get(&name).is_some_and(|shelf| shelf.served) {
-            return;
-        }
-        let (now, uid) = (clock(state.now()), state.next_uid());
-        let stamp = Stamp { kind: &crds, manager: "kubectl-create", subresource: "", now: &now, uid: &uid_text(uid) };
-        stamp.create(&mut definition);
-        state.put(&crds, &name, &definition);
-        state.serve(Arc::new(kind));
+        self.add_custom_versions(kind, &[]);
+    }
+
+    /// Serves a custom resource in its own version, which is the stored one, and in these, without conversion. Does
+    /// nothing if there is a definition already.
+    pub fn add_custom_versions(&self, kind: &ResourceType, others: &[&str]) {
+        // The only refusal of a definition that was made here is that it exists.
+        let _ = self.create(DEFINITIONS, custom::definition(kind, others));
+    }
+
+    /// Serves a version of a custom resource (`widgets.shop.example.com`) from now on, or no longer.
+    pub fn set_served(&self, name: &str, version: &str, served: bool) -> Result<u64, Status> {
+        self.update(DEFINITIONS, "", name, |definition| {
+            for it in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
+                if it["name"] == version {
+                    it["served"] = served.into();
+                }
+            }
+        })
     }
 
     /// Stops serving a custom resource (`widgets.shop.example.com`): deletes its objects and its definition.
     pub fn remove_custom(&self, name: &str) -> Result<u64, Status> {
-        self.delete("customresourcedefinitions", "", name)
+        self.delete(DEFINITIONS, "", name)
     }
 
     /// Forgets all events so far: every older version is 410 Expired, as after an etcd compaction and an

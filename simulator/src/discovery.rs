@@ -7,8 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::cluster::Cluster;
 use crate::request::RequestInfo;
-use crate::resource::ResourceType;
+use crate::resource::{ResourceType, by_priority};
 use crate::response::Reply;
+use crate::shelf::State;
 use crate::status::Status;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -43,7 +44,10 @@ pub(crate) fn answer(cluster: &Cluster, request: &RequestInfo) -> Result<Reply, 
             let groups: Vec<Value> = groups.iter().map(|(name, group)| legacy_group(name, group)).collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
-        ["api", version] => legacy_resources("", version, core.get(*version).ok_or_else(no_resource)?),
+        ["api", version] => match core.get(*version) {
+            Some(kinds) => legacy_resources("", version, kinds),
+            None => return not_served(&cluster.lock(), ""),
+        },
         ["apis", name] => {
             let Some(group) = groups.get(*name) else {
                 return Ok(no_page());
@@ -54,23 +58,24 @@ pub(crate) fn answer(cluster: &Cluster, request: &RequestInfo) -> Result<Reply, 
             group
         }
         ["apis", name, version] => {
-            let Some(group) = groups.get(*name) else {
-                return Ok(no_page());
+            let Some(kinds) = groups.get(*name).and_then(|group| group.get(*version)) else {
+                return not_served(&cluster.lock(), name);
             };
-            legacy_resources(name, version, group.get(*version).ok_or_else(no_resource)?)
+            legacy_resources(name, version, kinds)
         }
         _ => return Ok(no_page()),
     };
     Ok(Reply::json(200, &value))
 }
 
-/// A path in a group that is served.
-fn no_resource() -> Status {
-    Status::of_code(404, None)
+/// A version or a resource that is not served: a `Status` in a built-in group, not even that anywhere else.
+pub(crate) fn not_served(state: &State, group: &str) -> Result<Reply, Status> {
+    let built_in = state.shelves.values().any(|shelf| shelf.kind.group == group && !shelf.kind.custom);
+    if built_in { Err(Status::of_code(404, None)) } else { Ok(no_page()) }
 }
 
-/// A path outside every group that is served: not even a `Status`.
-pub(crate) fn no_page() -> Reply {
+/// A path outside every group that is served.
+fn no_page() -> Reply {
     Reply { media_type: "text/plain; charset=utf-8", ..Reply::bytes(404, "404 page not found\n".into()) }
 }
 
@@ -91,7 +96,7 @@ fn version() -> Value {
 fn aggregate<'a>(groups: impl Iterator<Item = (&'a str, &'a Group)>) -> Reply {
     let items: Vec<Value> = groups
         .map(|(name, group)| {
-            let versions = group.iter().rev().map(|(version, kinds)| {
+            let versions = in_order(group).into_iter().map(|(version, kinds)| {
                 let resources: Vec<Value> = kinds.iter().map(|kind| aggregated_resource(kind)).collect();
                 json!({"version": version, "resources": resources, "freshness": "Current"})
             });
@@ -135,10 +140,16 @@ fn aggregated_resource(kind: &ResourceType) -> Value {
     resource
 }
 
+/// The versions of a group, the preferred one first.
+fn in_order(group: &Group) -> Vec<(&String, &Vec<Arc<ResourceType>>)> {
+    let mut versions: Vec<_> = group.iter().collect();
+    versions.sort_by(|(a, _), (b, _)| by_priority(a, b));
+    versions
+}
+
 fn legacy_group(name: &str, group: &Group) -> Value {
     let version = |version: &String| json!({"groupVersion": format!("{name}/{version}"), "version": version});
-    // The highest version comes first and is preferred.
-    let versions: Vec<Value> = group.keys().rev().map(version).collect();
+    let versions: Vec<Value> = in_order(group).into_iter().map(|(name, _)| version(name)).collect();
     json!({"name": name, "preferredVersion": versions.first(), "versions": versions})
 }
 

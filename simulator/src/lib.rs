@@ -11,7 +11,9 @@
 //! - Where this and kube-apiserver differ, kube-apiserver is right: one suite of protocol assertions
 //!   (`tests/protocol`) runs against both.
 
+mod bend;
 mod busy;
+mod checkpoint;
 mod cluster;
 mod custom;
 mod defaults;
@@ -34,10 +36,12 @@ mod server;
 mod shelf;
 mod status;
 mod watch;
+mod wire;
 mod write;
 mod writer;
 
 pub use busy::{Action, Busy};
+pub use checkpoint::Checkpoint;
 pub use cluster::{Cluster, ClusterOptions, Item};
 pub use fault::{Fault, Hook};
 pub use request::{RequestInfo, Verb};

@@ -40,7 +40,6 @@ impl Form {
     pub(crate) fn write(self, object: &Object, kind: &ResourceType, out: &mut Vec<u8>) {
         let text = object.text();
         match self {
-            Self::Whole if kind.custom => out.extend_from_slice(&text.bytes),
             Self::Whole => {
                 out.extend_from_slice(kind.opening().as_bytes());
                 out.extend_from_slice(&text.bytes[1..]);
@@ -60,7 +59,7 @@ pub(crate) fn get(cluster: &Cluster, request: &RequestInfo) -> Result<Reply, Sta
     let state = cluster.lock();
     let shelf = state.shelf(&request.resource)?;
     let object = shelf.objects.get(key_of(&request.namespace, &request.name).as_str()).cloned();
-    let kind = Arc::clone(&shelf.kind);
+    let kind = shelf.at(&request.version)?;
     drop(state);
     let object = object.ok_or_else(|| Status::not_found(&kind.plural, &kind.group, &request.name))?;
     let mut bytes = Vec::new();
@@ -96,7 +95,7 @@ pub(crate) fn list(cluster: &Cluster, request: &RequestInfo) -> Result<Reply, St
         let total = total.unwrap_or_else(|| count(shelf, version, current, &prefix));
         total.saturating_sub(page.found.len())
     });
-    let kind = Arc::clone(&shelf.kind);
+    let kind = shelf.at(&request.version)?;
     drop(state);
     let token = page.last.map(|after| Token { version: Some(version), after, left }.encode());
     let form = Form::of(request);
@@ -221,8 +220,9 @@ fn body(found: Found, kind: Arc<ResourceType>, form: Form, metadata: &str) -> cr
                     chunk.push(b',');
                 }
                 match form {
-                    Form::Whole => chunk.extend_from_slice(&object.text().bytes),
-                    Form::Metadata => form.write(&object, &kind, &mut chunk),
+                    // Items of built-in types have no kind of their own.
+                    Form::Whole if !kind.custom => chunk.extend_from_slice(&object.text().bytes),
+                    form => form.write(&object, &kind, &mut chunk),
                 }
                 if chunk.len() >= CHUNK {
                     break;

@@ -215,7 +215,7 @@ impl Plain {
     fn render(&self, version: u64, out: &mut Draft) {
         let seed = self.uid as u64;
         let custom = self.sort == Sort::Widget;
-        out.push(if custom { r#"{"apiVersion":"shop.example.com/v1","kind":"Widget","# } else { "{" });
+        out.push("{");
         let labels = match self.sort {
             Sort::Namespace => format!(r#"{{"kubernetes.io/metadata.name":"{}"}}"#, self.name),
             _ => format!(r#"{{"app.kubernetes.io/name":"{0}","team":"team-{1}"}}"#, self.name, seed % 7),

@@ -24,7 +24,7 @@ pub(crate) enum Body {
 }
 
 impl Object {
-    /// The bytes as they stand in a LIST: without kind and apiVersion for built-in types.
+    /// The bytes without kind and apiVersion, which are those of the version that is asked for.
     pub(crate) fn text(&self) -> Text {
         match &self.body {
             Body::Text(text) => text.clone(),
@@ -43,12 +43,8 @@ impl Object {
 
     /// The object with kind and apiVersion: what GET and WATCH give.
     pub(crate) fn whole(&self, kind: &ResourceType) -> Bytes {
-        let text = self.text();
-        if kind.custom {
-            return text.bytes;
-        }
         let mut whole = kind.opening().into_bytes();
-        whole.extend_from_slice(&text.bytes[1..]);
+        whole.extend_from_slice(&self.text().bytes[1..]);
         whole.into()
     }
 }
@@ -63,17 +59,12 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// Serializes an object, its identity first as the API server does. Kind and apiVersion are written for
-    /// custom resources only.
+    /// Serializes an object, its identity first as the API server does.
     pub(crate) fn of(object: &Map<String, Value>, kind: &ResourceType, version: u64) -> Self {
         const ORDER: [&str; 7] =
             ["name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp"];
         let mut draft = Draft::new();
-        if kind.custom {
-            draft.push(&format!(r#"{{"apiVersion":"{}","kind":"{}","#, kind.api_version(), kind.kind));
-        } else {
-            draft.push("{");
-        }
+        draft.push("{");
         draft.open_metadata();
         let nothing = Map::new();
         let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&nothing);
@@ -227,7 +218,6 @@ mod tests {
         let text = Text::of(&object, &kind, 9).at_version(100_000);
         let read: Value = serde_json::from_slice(&text.bytes).unwrap();
         assert_eq!(read["metadata"]["resourceVersion"], "100000");
-        assert_eq!(read["kind"], "Widget");
         assert_eq!(text.labels().get("app").map(String::as_str), Some("web"));
         assert_eq!(serde_json::from_slice::<Value>(text.metadata()).unwrap(), read["metadata"]);
     }

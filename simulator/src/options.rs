@@ -101,10 +101,12 @@ impl WatchOptions {
             }
         }
         refused.check()?;
+        // Without a version, or at version 0, the API server takes it for a request of the initial events.
+        let legacy = !given && matches!(request.param("resourceVersion"), "" | "0");
         Ok(Self {
             // As in the real one: an internal error, without a reason.
             version: version_in(request.param("resourceVersion")).map_err(|problem| Status::new(500, "", problem))?,
-            initial_events: given.then(|| request.flag("sendInitialEvents")),
+            initial_events: (given || legacy).then(|| legacy || request.flag("sendInitialEvents")),
             bookmarks: request.flag("allowWatchBookmarks"),
         })
     }

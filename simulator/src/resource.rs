@@ -1,6 +1,7 @@
 //! The resource types that the simulated cluster serves: the built-in table, and what custom resource
 //! definitions add to it.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// One served group-version-resource.
@@ -55,8 +56,12 @@ impl ResourceType {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 
-    /// What opens an object of this type outside a list of its own kind: `{"kind":"Pod","apiVersion":"v1",`.
+    /// What opens an object of this type: `{"kind":"Pod","apiVersion":"v1",`. Custom resources are maps, whose keys
+    /// the API server sorts.
     pub(crate) fn opening(&self) -> String {
+        if self.custom {
+            return format!(r#"{{"apiVersion":"{}","kind":"{}","#, self.api_version(), self.kind);
+        }
         format!(r#"{{"kind":"{}","apiVersion":"{}","#, self.kind, self.api_version())
     }
 
@@ -67,6 +72,9 @@ impl ResourceType {
     }
 
     pub(crate) fn verbs(&self) -> &'static [&'static str] {
+        if self.custom {
+            return &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+        }
         if self.plural == "namespaces" {
             return &["create", "delete", "get", "list", "patch", "update", "watch"];
         }
@@ -105,6 +113,23 @@ impl ResourceType {
             _ => &[],
         }
     }
+}
+
+/// Kubernetes' order of versions, the preferred one first: GA before beta before alpha, higher before lower, then
+/// everything else by its letters.
+pub(crate) fn by_priority(a: &str, b: &str) -> Ordering {
+    let rank = |version: &str| {
+        let number = |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let rest = version.strip_prefix('v')?;
+        let (major, stability, minor) = match (rest.split_once("beta"), rest.split_once("alpha")) {
+            (Some((major, minor)), _) => (number(major)?, 1, number(minor)?),
+            (_, Some((major, minor))) => (number(major)?, 0, number(minor)?),
+            _ => (number(rest)?, 2, 0),
+        };
+        Some((stability, major, minor))
+    };
+    // None, a version of another form, is below every rank.
+    rank(b).cmp(&rank(a)).then_with(|| a.cmp(b))
 }
 
 /// The custom resource that every simulated cluster starts with.
@@ -150,4 +175,17 @@ pub(crate) fn built_in() -> Vec<Arc<ResourceType>> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn versions_are_preferred_by_stability_and_number() {
+        let expected =
+            ["v10", "v2", "v1", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "v11alpha2", "foo1", "foo10"];
+        let mut versions = expected;
+        versions.sort_unstable();
+        versions.sort_by(|a, b| super::by_priority(a, b));
+        assert_eq!(versions, expected);
+    }
 }

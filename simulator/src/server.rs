@@ -19,11 +19,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::bend::bend;
 use crate::cluster::Cluster;
-use crate::fault::{Fault, Hook, afflict};
+use crate::fault::{Fault, Hook};
 use crate::request::{RequestInfo, Verb};
 use crate::response::{HttpResponse, Payload, Reply};
 use crate::status::Status;
+use crate::wire::{Reset, Wire};
 use crate::{discovery, list, watch as watching, write};
 
 /// The API server's limit for a request body.
@@ -233,12 +235,14 @@ async fn accept(
 async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     // Watch events are small and must not wait for each other.
     let _ = stream.set_nodelay(true);
+    let reset = Reset::default();
+    let wire = Wire::new(stream, reset.clone());
     let service = service_fn(move |request| {
-        let shared = Arc::clone(&shared);
-        async move { shared.answer(request).await }
+        let (shared, reset) = (Arc::clone(&shared), reset.clone());
+        async move { shared.answer(request, reset).await }
     });
     // An error here is a client that went away, or a fault doing its work.
-    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(wire), service).await;
 }
 
 /// Closes the connection without an answer.
@@ -260,7 +264,7 @@ impl From<Infallible> for Dropped {
 }
 
 impl Shared {
-    async fn answer(&self, request: http::Request<Incoming>) -> Result<HttpResponse, Dropped> {
+    async fn answer(&self, request: http::Request<Incoming>, reset: Reset) -> Result<HttpResponse, Dropped> {
         let (head, body) = request.into_parts();
         let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
         let info = RequestInfo::read(number, &head);
@@ -286,30 +290,34 @@ impl Shared {
         }
         let body = Limited::new(body, MAX_BODY).collect().await.map(|body| body.to_bytes());
         let reply = match body {
-            Ok(body) => self.route(&info, &body, cut).unwrap_or_else(Reply::from),
+            Ok(body) => self.route(&info, &body, cut, &fault).unwrap_or_else(Reply::from),
             Err(_) => Status::new(413, "RequestEntityTooLarge", "limit is 3145728").into(),
         };
         if fault == Fault::Pass {
             return Ok(reply.into_http());
         }
         let (code, media_type, retry_after) = (reply.code, reply.media_type, reply.retry_after);
-        let payload = Payload::Stream(afflict(reply.chunks(), fault));
+        let payload = Payload::Stream(bend(reply.chunks(), fault, reset));
         Ok(Reply { code, media_type, retry_after, payload }.into_http())
     }
 
-    fn route(&self, request: &RequestInfo, body: &Bytes, cut: watch::Receiver<u64>) -> Result<Reply, Status> {
+    fn route(
+        &self,
+        request: &RequestInfo,
+        body: &Bytes,
+        cut: watch::Receiver<u64>,
+        fault: &Fault,
+    ) -> Result<Reply, Status> {
         let cluster = &self.cluster;
         if matches!(request.verb, Verb::Discovery) {
             return discovery::answer(cluster, request);
         }
         if !request.resource.starts_with("selfsubjectaccessreviews.") {
             let state = cluster.lock();
-            let shelf = state.shelves.get(&request.resource).filter(|shelf| shelf.served);
-            let kind = shelf.map(|shelf| &shelf.kind).filter(|kind| kind.version == request.version);
-            let Some(kind) = kind else {
+            let kind = state.shelves.get(&request.resource).map(|shelf| shelf.at(&request.version));
+            let Some(Ok(kind)) = kind else {
                 let group = request.resource.split_once('.').map_or("", |(_, group)| group);
-                let known = state.shelves.values().any(|shelf| shelf.served && shelf.kind.group == group);
-                return if known { Err(Status::of_code(404, None)) } else { Ok(discovery::no_page()) };
+                return discovery::not_served(&state, group);
             };
             let subresource = request.subresource.as_str();
             let misplaced = !kind.namespaced && !request.namespace.is_empty();
@@ -319,7 +327,7 @@ impl Shared {
         }
         match request.verb {
             Verb::List | Verb::Page => list::list(cluster, request),
-            Verb::Watch | Verb::StreamingList => watching::watch(cluster, request, cut),
+            Verb::Watch | Verb::StreamingList => watching::watch(cluster, request, cut, fault),
             Verb::Get => list::get(cluster, request),
             _ => write::write(cluster, request, body),
         }

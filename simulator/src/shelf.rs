@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
+use crate::custom::Versions;
 use crate::dice::mix;
 use crate::history::{Event, History};
 use crate::manifest::Recipe;
@@ -21,12 +22,17 @@ pub(crate) struct State {
     uids: u64,
     history: usize,
     pub(crate) shelves: BTreeMap<String, Shelf>,
+    /// Changes when the state was replaced by another: every watch is cut.
+    pub(crate) replaced: watch::Sender<u64>,
 }
 
 /// The objects of one resource type.
 #[derive(Debug)]
 pub(crate) struct Shelf {
+    /// The version that objects are stored in.
     pub(crate) kind: Arc<ResourceType>,
+    /// The versions that are served, the preferred one first.
+    pub(crate) versions: Vec<Arc<ResourceType>>,
     /// By `namespace/name` (or `name`): byte order of this key is etcd's order.
     pub(crate) objects: BTreeMap<Arc<str>, Arc<Object>>,
     pub(crate) history: History,
@@ -34,11 +40,22 @@ pub(crate) struct Shelf {
     pub(crate) changed: watch::Sender<u64>,
     /// False once its definition was removed: open watches drain and end.
     pub(crate) served: bool,
+    /// Rises with every change of its definition: a watch ends with the era that it was opened in.
+    pub(crate) era: u64,
+}
+
+impl Shelf {
+    /// The resource in one of its versions.
+    pub(crate) fn at(&self, version: &str) -> Result<Arc<ResourceType>, Status> {
+        let found = self.versions.iter().find(|kind| kind.version == version).filter(|_| self.served);
+        found.map(Arc::clone).ok_or_else(|| Status::of_code(404, None))
+    }
 }
 
 impl State {
     pub(crate) fn new(seed: u64, history: usize) -> Self {
-        Self { version: 1, seed, uids: 0, history: history.max(1), shelves: BTreeMap::new() }
+        let (shelves, replaced) = (BTreeMap::new(), watch::Sender::new(0));
+        Self { version: 1, seed, uids: 0, history: history.max(1), shelves, replaced }
     }
 
     /// The shelf of `pods`, `deployments.apps`, or of a plural that only one group has.
@@ -50,33 +67,33 @@ impl State {
         shelf.filter(|shelf| shelf.served).ok_or_else(|| Status::of_code(404, None))
     }
 
-    pub(crate) fn serve(&mut self, kind: Arc<ResourceType>) {
+    /// Serves these versions of a resource.
+    pub(crate) fn serve(&mut self, versions: Versions) {
+        if self.shelves.contains_key(&versions.storage.name()) {
+            return self.serve_anew(versions);
+        }
         let (version, history) = (self.version, self.history);
-        let shelf = self.shelves.entry(kind.name()).or_insert_with(|| Shelf {
-            kind: Arc::clone(&kind),
+        let shelf = Shelf {
             objects: BTreeMap::new(),
             history: History::new(history, version),
             changed: watch::Sender::new(version),
             served: true,
-        });
-        if !shelf.served {
-            shelf.kind = kind;
-            shelf.history.forget(version);
-            shelf.served = true;
-        }
+            era: 0,
+            kind: versions.storage,
+            versions: versions.served,
+        };
+        self.shelves.insert(shelf.kind.name(), shelf);
     }
 
-    /// Deletes a custom resource's objects and stops serving it.
-    pub(crate) fn retire(&mut self, name: &str) {
-        let Some(shelf) = self.shelves.get(name).filter(|shelf| shelf.kind.custom) else {
-            return;
-        };
-        let keys: Vec<_> = shelf.objects.keys().cloned().collect();
-        for key in keys {
-            self.remove(name, &key);
-        }
-        if let Some(shelf) = self.shelves.get_mut(name) {
-            shelf.served = false;
+    /// Serves a resource by another definition than before: open watches end, and every older version is 410 Expired,
+    /// because the API server builds its cache anew.
+    pub(crate) fn serve_anew(&mut self, versions: Versions) {
+        if let Some(shelf) = self.shelves.get_mut(&versions.storage.name()) {
+            shelf.kind = versions.storage;
+            shelf.versions = versions.served;
+            shelf.served = true;
+            shelf.era += 1;
+            shelf.history.forget(self.version);
             shelf.changed.send_replace(self.version);
         }
     }

@@ -14,6 +14,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
+use crate::dice::Dice;
+use crate::fault::Fault;
 use crate::history::{Event, TooOld};
 use crate::list::{self, Form};
 use crate::object::Object;
@@ -37,6 +39,8 @@ const BEFORE_THE_END: Duration = Duration::from_secs(2);
 struct Watcher {
     cluster: Cluster,
     kind: Arc<ResourceType>,
+    /// The era of the resource's definition in which it was opened: it ends with it.
+    era: u64,
     form: Form,
     selection: Selection,
     prefix: String,
@@ -54,12 +58,19 @@ struct Watcher {
     deadline: Instant,
     changed: watch::Receiver<u64>,
     cut: watch::Receiver<u64>,
+    replaced: watch::Receiver<u64>,
 }
 
-/// Opens a watch; `cut` changes when it is to be cut off.
-pub(crate) fn watch(cluster: &Cluster, request: &RequestInfo, cut: watch::Receiver<u64>) -> Result<Reply, Status> {
+/// Opens a watch; `cut` changes when it is to be cut off. Faults of a body are not its business.
+pub(crate) fn watch(
+    cluster: &Cluster,
+    request: &RequestInfo,
+    cut: watch::Receiver<u64>,
+    fault: &Fault,
+) -> Result<Reply, Status> {
     let selection = Selection::parse(request.param("labelSelector"), request.param("fieldSelector"))?;
-    let options = WatchOptions::read(request)?;
+    let mut options = WatchOptions::read(request)?;
+    options.bookmarks &= *fault != Fault::StripBookmarks;
     let timeout = match request.param("timeoutSeconds").parse() {
         Ok(seconds) if seconds > 0 => Duration::from_secs(seconds),
         _ => LONGEST,
@@ -84,13 +95,17 @@ pub(crate) fn watch(cluster: &Cluster, request: &RequestInfo, cut: watch::Receiv
             if options.initial_events != Some(false) {
                 initial = list::state(shelf, &request.namespace, &selection);
             }
+            if let Fault::Shuffle { seed } = fault {
+                Dice::new(*seed).shuffle(initial.make_contiguous());
+            }
             current
         }
     };
     let now = Instant::now();
     let watcher = Watcher {
         cluster: cluster.clone(),
-        kind: Arc::clone(&shelf.kind),
+        kind: shelf.at(&request.version)?,
+        era: shelf.era,
         form: Form::of(request),
         selection,
         prefix: if request.namespace.is_empty() { String::new() } else { format!("{}/", request.namespace) },
@@ -104,8 +119,12 @@ pub(crate) fn watch(cluster: &Cluster, request: &RequestInfo, cut: watch::Receiv
         deadline: now + timeout,
         changed: shelf.changed.subscribe(),
         cut,
+        replaced: state.replaced.subscribe(),
     };
     drop(state);
+    if *fault == Fault::Silence {
+        return Ok(Reply::stream(stream::once(watcher.silence()).boxed()));
+    }
     let chunks = stream::unfold(Some(watcher), |watcher| async {
         let mut watcher = watcher?;
         match watcher.next().await? {
@@ -127,6 +146,14 @@ fn cut_off() -> io::Error {
 }
 
 impl Watcher {
+    /// Nothing, until it is cut.
+    async fn silence(mut self) -> io::Result<Bytes> {
+        tokio::select! {
+            _ = self.cut.changed() => Err(cut_off()),
+            _ = self.replaced.changed() => Err(cut_off()),
+        }
+    }
+
     /// The next bytes; None ends the stream cleanly.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
@@ -138,16 +165,19 @@ impl Watcher {
             }
             self.changed.borrow_and_update();
             match self.events() {
-                Some(chunk) if !chunk.is_empty() => return Some(Ok(chunk.into())),
-                Some(_) => {}
-                None => return None,
+                Ok(Some(chunk)) if !chunk.is_empty() => return Some(Ok(chunk.into())),
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(cut) => return Some(Err(cut)),
             }
             let bookmark_at = self.last_bookmark.map_or(self.next_bookmark, |last| last.min(self.next_bookmark));
             tokio::select! {
                 biased;
                 _ = self.cut.changed() => return Some(Err(cut_off())),
+                _ = self.replaced.changed() => return Some(Err(cut_off())),
                 () = tokio::time::sleep_until(self.deadline) => return None,
-                outcome = self.changed.changed() => outcome.ok()?,
+                // The sender goes only when the state is replaced: the next turn sees that.
+                _ = self.changed.changed() => {}
                 () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => {
                     if let Some(chunk) = self.bookmark() {
                         return Some(Ok(chunk));
@@ -173,24 +203,33 @@ impl Watcher {
         (!chunk.is_empty()).then(|| chunk.into())
     }
 
-    /// What happened since; empty if nothing that is selected, None if the stream must end.
-    fn events(&mut self) -> Option<Vec<u8>> {
+    /// What happened since; empty if nothing that is selected, None if the stream must end, an error if it is cut.
+    fn events(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut chunk = Vec::new();
         loop {
             let (events, served) = {
                 let state = self.cluster.lock();
-                let shelf = state.shelves.get(&self.kind.name())?;
-                (shelf.history.since_seen(self.after, EVENTS).ok()?, shelf.served)
+                // Under the lock: versions of another state mean something else.
+                if self.replaced.has_changed().unwrap_or(true) {
+                    return Err(cut_off());
+                }
+                let Some(shelf) = state.shelves.get(&self.kind.name()).filter(|shelf| shelf.era == self.era) else {
+                    return Ok(None);
+                };
+                let Ok(events) = shelf.history.since_seen(self.after, EVENTS) else {
+                    return Ok(None);
+                };
+                (events, shelf.served)
             };
             let Some(last) = events.last() else {
-                return (served || !chunk.is_empty()).then_some(chunk);
+                return Ok((served || !chunk.is_empty()).then_some(chunk));
             };
             self.after = last.version;
             for event in &events {
                 self.change(event, &mut chunk);
             }
             if chunk.len() >= CHUNK {
-                return Some(chunk);
+                return Ok(Some(chunk));
             }
         }
     }
@@ -225,7 +264,8 @@ impl Watcher {
         let now = Instant::now();
         let version = {
             let state = self.cluster.lock();
-            let shelf = state.shelves.get(&self.kind.name())?;
+            let shelf =
+                state.shelves.get(&self.kind.name()).filter(|_| !self.replaced.has_changed().unwrap_or(true))?;
             if shelf.history.since_seen(self.after, 1).is_ok_and(|events| !events.is_empty()) {
                 return None;
             }
@@ -242,11 +282,9 @@ impl Watcher {
         let annotations = if initial_end { r#""annotations":{"k8s.io/initial-events-end":"true"}"# } else { "" };
         let comma = if initial_end { "," } else { "" };
         let object = match self.form {
-            Form::Whole if self.kind.custom => format!(
-                r#"{{"apiVersion":"{}","kind":"{}","metadata":{{{annotations}{comma}"resourceVersion":"{version}"}}}}"#,
-                self.kind.api_version(),
-                self.kind.kind
-            ),
+            Form::Whole if self.kind.custom => {
+                format!(r#"{}"metadata":{{{annotations}{comma}"resourceVersion":"{version}"}}}}"#, self.kind.opening())
+            }
             Form::Whole => format!(
                 r#"{}"metadata":{{"resourceVersion":"{version}"{comma}{annotations}}}{}}}"#,
                 self.kind.opening(),

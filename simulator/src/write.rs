@@ -1,7 +1,5 @@
 //! Writes over HTTP: POST, PUT, merge PATCH and DELETE, as far as tests and people with `kubectl` need them.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -18,9 +16,9 @@ pub(crate) fn write(cluster: &Cluster, request: &RequestInfo, body: &Bytes) -> R
     if request.resource == "selfsubjectaccessreviews.authorization.k8s.io" {
         return access_review(body);
     }
-    let kind = Arc::clone(&cluster.lock().shelf(&request.resource)?.kind);
+    let kind = cluster.lock().shelf(&request.resource)?.at(&request.version)?;
     let manager = manager(request);
-    let writer = Writer { cluster, manager: &manager, subresource: &request.subresource };
+    let writer = Writer { cluster, manager: &manager, subresource: &request.subresource, version: &request.version };
     match request.verb {
         Verb::Create => create(&writer, &kind, request, body),
         Verb::Update => update(&writer, &kind, request, body),
@@ -136,7 +134,7 @@ fn delete(cluster: &Cluster, kind: &ResourceType, request: &RequestInfo, body: &
     }
     cluster.delete(&request.resource, &request.namespace, &request.name)?;
     // Pods and their like are given back; for the rest a Status says what went.
-    if matches!(kind.plural.as_str(), "pods" | "services" | "serviceaccounts") {
+    if matches!(kind.plural.as_str(), "pods" | "services" | "serviceaccounts" | "customresourcedefinitions") {
         return Ok(Reply::json(200, &object));
     }
     let mut details = json!({"name": request.name, "kind": kind.plural, "uid": object["metadata"]["uid"]});
@@ -194,7 +192,7 @@ fn reply(
     } else {
         shelf.objects.get(key_of(&request.namespace, &request.name).as_str()).cloned()
     };
-    let kind = Arc::clone(&shelf.kind);
+    let kind = shelf.at(&request.version)?;
     drop(state);
     let object = object.ok_or_else(|| Status::not_found(&kind.plural, &kind.group, &request.name))?;
     let mut bytes = Vec::new();

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::cluster::{Cluster, key_of};
-use crate::custom;
+use crate::custom::{self, DEFINITIONS, Versions};
 use crate::defaults;
 use crate::managed::{Stamp, metadata_mut};
 use crate::manifest::{clock, uid_text};
+use crate::resource::ResourceType;
+use crate::shelf::Shelf;
 use crate::status::Status;
 
 /// Writes under a field manager's name.
@@ -17,6 +19,8 @@ pub struct Writer<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) manager: &'a str,
     pub(crate) subresource: &'a str,
+    /// The API version it writes in; empty for the stored one.
+    pub(crate) version: &'a str,
 }
 
 impl Writer<'_> {
@@ -26,7 +30,7 @@ impl Writer<'_> {
             return Err(Status::bad_request("the object is not an object"));
         };
         let mut state = self.cluster.lock();
-        let kind = Arc::clone(&state.shelf(resource)?.kind);
+        let kind = self.kind(state.shelf(resource)?)?;
         let uid = state.next_uid();
         let metadata = metadata_mut(&mut object);
         if let (None, Some(prefix)) = (metadata.get("name"), metadata.get("generateName").and_then(Value::as_str)) {
@@ -48,11 +52,17 @@ impl Writer<'_> {
         let (now, uid) = (clock(state.now()), uid_text(uid));
         let stamp = Stamp { kind: &kind, manager: self.manager, subresource: self.subresource, now: &now, uid: &uid };
         defaults::fill(&kind, &mut object);
+        let versions = if kind.name() == DEFINITIONS { Some(Versions::read(&object)?) } else { None };
+        if let Some(versions) = &versions {
+            custom::complete(&mut object, versions);
+        }
         stamp.create(&mut object);
-        let served = if kind.plural == "customresourcedefinitions" { Some(custom::served(&object)?) } else { None };
+        if let Some(versions) = &versions {
+            object.insert("status".into(), custom::first_status(versions));
+        }
         let version = state.put(&kind, &key, &object);
-        if let Some(kind) = served {
-            state.serve(Arc::new(kind));
+        if let Some(versions) = versions {
+            state.establish(object, versions);
         }
         Ok(version)
     }
@@ -91,7 +101,7 @@ impl Writer<'_> {
         let (kind, found) = {
             let state = self.cluster.lock();
             let shelf = state.shelf(resource)?;
-            (Arc::clone(&shelf.kind), shelf.objects.get(key.as_str()).cloned())
+            (self.kind(shelf)?, shelf.objects.get(key.as_str()).cloned())
         };
         let found = found.ok_or_else(|| Status::not_found(&kind.plural, &kind.group, name))?;
         let conflict = || Status::conflict(&kind.plural, &kind.group, name);
@@ -105,6 +115,11 @@ impl Writer<'_> {
         let (Value::Object(before), Value::Object(mut after)) = (before, after) else {
             return Err(Status::bad_request("the object is not an object"));
         };
+        let redefined = kind.name() == DEFINITIONS && before.get("spec") != after.get("spec");
+        let versions = if redefined { Some(Versions::read(&after)?) } else { None };
+        if let Some(versions) = &versions {
+            custom::note_stored(&mut after, versions);
+        }
         let mut state = self.cluster.lock();
         let current = state.shelf(resource)?.objects.get(key.as_str()).map(|object| object.version);
         if current != Some(found.version) {
@@ -115,7 +130,15 @@ impl Writer<'_> {
         if !stamp.update(&before, &mut after) {
             return Ok(found.version);
         }
-        Ok(state.put(&kind, &key, &after))
+        let version = state.put(&kind, &key, &after);
+        if let Some(versions) = versions {
+            state.serve_anew(versions);
+        }
+        Ok(version)
+    }
+
+    fn kind(&self, shelf: &Shelf) -> Result<Arc<ResourceType>, Status> {
+        if self.version.is_empty() { Ok(Arc::clone(&shelf.kind)) } else { shelf.at(self.version) }
     }
 }
 

@@ -1,10 +1,12 @@
 //! The simulator misbehaves as told, repeats itself by seed, and stays within its bounds.
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)] // a test
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, missing_docs)] // a test
 
-use std::sync::Arc;
+mod rig;
+
 use std::time::Duration;
 
 use kubetide_simulator::{Busy, Cluster, ClusterOptions, Fault, ResourceType, Server, Verb};
+use rig::{on, server};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -21,12 +23,6 @@ const RESOURCES: [&str; 9] = [
     "widgets.shop.example.com",
 ];
 
-async fn server() -> (Cluster, Server) {
-    let cluster = Cluster::new(ClusterOptions::default());
-    let server = Server::start(cluster.clone()).await.unwrap();
-    (cluster, server)
-}
-
 /// Everything the server sends until it closes the connection.
 async fn raw(server: &Server, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(server.address()).await?;
@@ -35,10 +31,6 @@ async fn raw(server: &Server, path: &str) -> std::io::Result<String> {
     let mut read = Vec::new();
     stream.read_to_end(&mut read).await?;
     Ok(String::from_utf8(read).unwrap())
-}
-
-fn on(verb: Verb, fault: Fault) -> Option<kubetide_simulator::Hook> {
-    Some(Arc::new(move |request| if request.verb == verb { fault.clone() } else { Fault::Pass }))
 }
 
 fn contents(cluster: &Cluster) -> Vec<Vec<u8>> {

@@ -100,16 +100,37 @@ impl Subject {
     }
 
     pub async fn watch_as(&self, resource: &str, query: &str, accept: &str) -> Watch {
-        let path = format!("{}?watch=true&{query}", self.path(resource));
-        let request = http::Request::get(&path).header("Accept", accept).body(Body::empty()).unwrap();
+        self.watch_at(&format!("{}?watch=true&{query}", self.path(resource)), accept).await
+    }
+
+    pub async fn watch_at(&self, path: &str, accept: &str) -> Watch {
+        let request = http::Request::get(path).header("Accept", accept).body(Body::empty()).unwrap();
         let response = tokio::time::timeout(PATIENCE, self.client.send(request)).await.unwrap().unwrap();
         assert_eq!(response.status(), 200, "{path}");
         Watch { body: response.into_body(), read: Vec::new() }
     }
 
+    /// The group of the test's custom resource.
+    pub fn group(&self) -> String {
+        format!("{}.example.com", self.namespace)
+    }
+
     /// Serves a custom resource of a group that is the test's own; gives `group/version/plural`.
     pub async fn custom_resource(&self) -> String {
-        let group = format!("{}.example.com", self.namespace);
+        self.custom_resource_in(&["v1"]).await
+    }
+
+    /// The same in several versions, of which the first is stored.
+    pub async fn custom_resource_in(&self, versions: &[&str]) -> String {
+        let group = self.group();
+        let version = |name: &&str| {
+            json!({
+                "name": name,
+                "served": true,
+                "storage": *name == versions[0],
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            })
+        };
         let definition = json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
@@ -118,29 +139,47 @@ impl Subject {
                 "group": group,
                 "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget", "shortNames": ["gd"]},
                 "scope": "Namespaced",
-                "versions": [{
-                    "name": "v1",
-                    "served": true,
-                    "storage": true,
-                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-                }],
+                "versions": versions.iter().map(version).collect::<Vec<_>>(),
             },
         });
         self.expect(201, "POST", DEFINITIONS, Some(definition)).await;
-        let resource = format!("{group}/v1/gadgets");
-        self.until_answers(&self.path(&resource), 200).await;
-        resource
+        for version in versions {
+            self.until_answers(&self.path(&format!("{group}/{version}/gadgets")), 200).await;
+        }
+        format!("{group}/{}/gadgets", versions[0])
+    }
+
+    /// The path of the test's definition.
+    pub fn definition(&self) -> String {
+        format!("{DEFINITIONS}/gadgets.{}", self.group())
+    }
+
+    /// Serves a version of the test's custom resource, or no longer; gives the definition.
+    pub async fn serve(&self, version: &str, served: bool) -> Value {
+        loop {
+            let mut definition = self.get(&self.definition()).await;
+            for it in definition["spec"]["versions"].as_array_mut().unwrap() {
+                if it["name"] == version {
+                    it["served"] = served.into();
+                }
+            }
+            let (code, answer) = self.json("PUT", &self.definition(), Some(definition)).await;
+            // The API server writes its status meanwhile.
+            if code != 409 {
+                assert_eq!(code, 200, "{answer}");
+                return answer;
+            }
+        }
     }
 
     pub async fn remove_custom_resource(&self) {
-        let path = format!("{DEFINITIONS}/gadgets.{}.example.com", self.namespace);
-        self.expect(200, "DELETE", &path, None).await;
+        self.expect(200, "DELETE", &self.definition(), None).await;
     }
 
     pub async fn gadget(&self, resource: &str, name: &str) -> Value {
         let api_version = resource.trim_end_matches("/gadgets");
-        let gadget =
-            json!({"apiVersion": api_version, "kind": "Gadget", "metadata": {"name": name}, "spec": {"size": 1}});
+        let metadata = json!({"name": name, "labels": {"app": "web"}});
+        let gadget = json!({"apiVersion": api_version, "kind": "Gadget", "metadata": metadata, "spec": {"size": 1}});
         // The API server may list a new resource a moment before it takes objects.
         loop {
             let (code, made) = self.json("POST", &self.path(resource), Some(gadget.clone())).await;
@@ -150,6 +189,24 @@ impl Subject {
             assert!(matches!(code, 404 | 503), "{made}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// Asks until the answer is as wanted: the real server changes what it serves in the background.
+    pub async fn until(&self, path: &str, accept: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let asking = async {
+            loop {
+                let (_, bytes) = self.request("GET", path, accept, None).await;
+                last = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+                if wanted(&last) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let outcome = tokio::time::timeout(PATIENCE, asking).await;
+        outcome.unwrap_or_else(|_| panic!("{path} never answers as wanted: {last}"));
+        last
     }
 
     /// Asks until the answer has this code: the real server changes what it serves in the background.
@@ -163,7 +220,7 @@ impl Subject {
     }
 }
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 impl Watch {
     /// The next line as bytes; None at a clean end.

@@ -116,6 +116,53 @@ async fn streaming_list_ends_with_an_annotated_bookmark() {
 }
 
 #[tokio::test]
+async fn a_watch_without_a_version_ends_its_initial_events_with_a_bookmark_too() {
+    let subject = crate::subject().await;
+    subject.config_map("a").await;
+    for query in ["allowWatchBookmarks=true", "allowWatchBookmarks=true&resourceVersion=0"] {
+        let mut watch = subject.watch("configmaps", query).await;
+        assert_eq!(watch.brief().await.1, "a");
+        let bookmark = watch.next().await.unwrap();
+        assert_eq!(bookmark["type"], "BOOKMARK", "{query}");
+        assert_eq!(bookmark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    }
+    let mut without = subject.watch("configmaps", "timeoutSeconds=1").await;
+    assert_eq!(without.rest().await.len(), 1, "not when bookmarks were not asked for");
+}
+
+#[tokio::test]
+async fn nothing_but_added_comes_before_the_bookmark_that_ends_the_initial_events() {
+    let subject = crate::subject().await;
+    for name in ["a", "b", "c"] {
+        subject.config_map(name).await;
+    }
+    let churn = async {
+        for turn in 0..30 {
+            subject.edit("a", &turn.to_string()).await;
+            subject.config_map("brief").await;
+            subject.delete("configmaps", "brief").await;
+        }
+    };
+    let listing = async {
+        for _ in 0..30 {
+            let mut watch = subject.watch("configmaps", STREAMING).await;
+            let mut found = Vec::new();
+            loop {
+                let event = watch.next().await.unwrap();
+                if event["type"] == "BOOKMARK" {
+                    break;
+                }
+                assert_eq!(event["type"], "ADDED");
+                found.push(event["object"]["metadata"]["name"].as_str().unwrap().to_owned());
+            }
+            found.retain(|name| name != "brief");
+            assert_eq!(found, ["a", "b", "c"], "each once, in the order of keys");
+        }
+    };
+    tokio::join!(churn, listing);
+}
+
+#[tokio::test]
 async fn bookmarks_are_empty_objects_of_the_watched_type() {
     let subject = crate::subject().await;
     for (resource, fields) in [
@@ -174,6 +221,39 @@ async fn a_watch_from_a_future_version_is_accepted_and_drops_events() {
     let mut watch = subject.watch("configmaps", query).await;
     subject.config_map("a").await;
     assert_eq!(watch.rest().await, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn a_watch_from_a_future_version_is_silent_until_that_version_has_passed() {
+    let subject = crate::subject().await;
+    subject.config_map("a").await;
+    // Other tests write as well: far enough that they do not pass it before the watch is open.
+    let future = subject.version("configmaps").await.parse::<u64>().unwrap() + 60;
+    let query = format!("resourceVersion={future}&allowWatchBookmarks=true&timeoutSeconds=10");
+    let mut watch = subject.watch("configmaps", &query).await;
+    let mut turn = 0;
+    let first = loop {
+        turn += 1;
+        let version = version_of(&subject.edit("a", &turn.to_string()).await);
+        if newer(&version, &future.to_string()) {
+            break version;
+        }
+    };
+    let second = version_of(&subject.edit("a", "last").await);
+    for version in [first, second.clone()] {
+        assert_eq!(watch.brief().await, ("MODIFIED".into(), "a".into(), version));
+    }
+    let bookmark = watch.next().await.unwrap();
+    assert_eq!(bookmark["type"], "BOOKMARK", "from then on it is a watch like any other");
+    assert!(!newer(&second, &version_of(&bookmark["object"])));
+}
+
+#[tokio::test]
+async fn a_watch_from_a_future_version_has_no_bookmarks() {
+    let subject = crate::subject().await;
+    let query = "resourceVersion=99999999999&timeoutSeconds=6&allowWatchBookmarks=true";
+    let mut watch = subject.watch("configmaps", query).await;
+    assert_eq!(watch.rest().await, Vec::<Value>::new(), "not even the one before the end");
 }
 
 #[tokio::test]
