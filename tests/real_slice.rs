@@ -205,7 +205,8 @@ async fn a_restart_resumes_with_no_list_no_gap_and_no_duplicate() {
     let server = Apiserver::start().await.unwrap();
     let space = Space::new(&server, "resume").await;
     prepare(&space).await;
-    let mut kubetide = Instance::new(server.kubeconfig(), &space.streams(), "");
+    // In pages, so that the API server counts a LIST as one.
+    let mut kubetide = Instance::new(server.kubeconfig(), &space.streams(), "list: {streaming: never}\n");
     kubetide.start();
     let before = kubetide.records_when_listed(2).await;
     assert!(kubetide.terminate().success());

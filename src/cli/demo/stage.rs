@@ -1,9 +1,15 @@
 //! The stage: cluster, server, pipeline and receiver, and the beat in which all of them move on.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::Context as _;
-use kubetide_simulator::{Cluster, ClusterOptions, Fault, Server, Verb};
+use kubetide_simulator::{Cluster, ClusterOptions, Fault, RequestInfo, Server, Verb};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -26,6 +32,7 @@ pub(super) struct Stage {
     pub(super) pipeline: Pipeline,
     pub(super) receiver: Receiver,
     pub(super) fold: Fold,
+    lists: Arc<AtomicU64>,
     directory: TempDir,
 }
 
@@ -40,7 +47,21 @@ impl Stage {
         let kubeconfig = server.kubeconfig(directory.path()).context("cannot write the kubeconfig")?;
         let receiver = Receiver::open(directory.path())?;
         let pipeline = Pipeline::prepare(directory.path(), &kubeconfig, &receiver.path())?;
-        Ok(Self { server, churn, pipeline, receiver, fold: Fold::default(), directory })
+        let lists = Arc::default();
+        let stage = Self { server, churn, pipeline, receiver, fold: Fold::default(), lists, directory };
+        stage.answer(|_| Fault::Pass);
+        Ok(stage)
+    }
+
+    /// From now on requests meet what `fault` says. LISTs are counted.
+    fn answer(&self, fault: fn(&RequestInfo) -> Fault) {
+        let lists = self.lists.clone();
+        self.server.set_hook(Some(Arc::new(move |request| {
+            if is_list(request) {
+                lists.fetch_add(1, Ordering::Relaxed);
+            }
+            fault(request)
+        })));
     }
 
     /// A moment passes: the changes that are due are made, and what the receiver has got is folded. Gives the new records.
@@ -69,10 +90,10 @@ impl Stage {
 
     /// The API server goes silent: watches break off, and new ones get no answer.
     pub(super) fn silence(&self) {
-        self.server.set_hook(Some(std::sync::Arc::new(|request| match request.verb {
-            Verb::Watch | Verb::List => Fault::Hang,
+        self.answer(|request| match request.verb {
+            Verb::Watch | Verb::List | Verb::StreamingList => Fault::Hang,
             _ => Fault::Pass,
-        })));
+        });
         self.server.cut_all_watches();
     }
 
@@ -80,14 +101,13 @@ impl Stage {
     pub(super) async fn restart_without_history(&self) {
         self.server.cluster().forget_history();
         self.server.refuse(true).await;
-        self.server.set_hook(None);
+        self.answer(|_| Fault::Pass);
         self.server.refuse(false).await;
     }
 
     /// LIST requests so far, in any form.
     pub(super) fn lists(&self) -> u64 {
-        let requests = self.server.requests();
-        [Verb::List, Verb::Page, Verb::StreamingList].into_iter().map(|verb| requests.of(verb)).sum()
+        self.lists.load(Ordering::Relaxed)
     }
 
     /// Ends the child and removes the directory, in this order.
@@ -96,6 +116,12 @@ impl Stage {
         let _ = self.pipeline.kill().await;
         let _ = self.directory.close();
     }
+}
+
+/// Whether a request is for the objects that there are. A streaming LIST of an impossible name only asks for the version.
+fn is_list(request: &RequestInfo) -> bool {
+    let by_name = request.query.get("fieldSelector").is_some_and(|fields| fields.starts_with("metadata.name="));
+    matches!(request.verb, Verb::List | Verb::Page | Verb::StreamingList) && !by_name
 }
 
 /// How long to wait for something.
