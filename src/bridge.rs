@@ -19,7 +19,7 @@ use crate::{
     source::{
         Common, SourceError,
         cluster::{Cluster, ConnectError, refused},
-        discovery,
+        discovery::{self, Discovered},
         names::{self, Plan},
         roster::{self, Roster},
     },
@@ -101,7 +101,7 @@ pub async fn run(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
 async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Result<(), RunError> {
     let Terms { accept_new_cluster, clock, vitals } = terms;
     // The cluster first: nothing is written while it is unknown whether there is anything to write.
-    let (cluster, plan) = tokio::select! {
+    let (cluster, discovered, plan) = tokio::select! {
         () = stop.cancelled() => return Ok(()),
         connected = connect(config, &vitals) => connected?,
     };
@@ -124,7 +124,7 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     let common = Common::new(config, cluster, log.appender(), log.known(), clock);
     let roster = Roster::new(common, config.streams.clone(), vitals, stop.clone());
     let mut source = JoinSet::new();
-    source.spawn(roster.run(plan));
+    source.spawn(roster.run(discovered, plan));
 
     let cannot_write = |source| RunError::Write { path: config.data_dir.clone(), source };
     let source_failed = |error| match error {
@@ -172,7 +172,7 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     Ok(())
 }
 
-async fn connect(config: &Config, vitals: &Vitals) -> Result<(Cluster, Plan), ConnectError> {
+async fn connect(config: &Config, vitals: &Vitals) -> Result<(Cluster, Discovered, Plan), ConnectError> {
     let cluster = Cluster::connect(&config.cluster).await?;
     let discovered = discovery::discover(&cluster).await;
     let discovered =
@@ -180,7 +180,7 @@ async fn connect(config: &Config, vitals: &Vitals) -> Result<(Cluster, Plan), Co
     roster::tell_discovered(vitals, &discovered);
     let plan = names::plan(&config.streams, &discovered, &cluster.identity).map_err(ConnectError::Config)?;
     check_sink_streams(config, &plan)?;
-    Ok((cluster, plan))
+    Ok((cluster, discovered, plan))
 }
 
 /// A word that never stood for anything is a mistake; one that did may stand for it again.

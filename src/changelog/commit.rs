@@ -103,8 +103,6 @@ pub(super) struct Following {
     vitals: StreamChanges,
     /// The LIST under way.
     generation: u64,
-    /// Objects that the LIST under way has shown.
-    shown: u64,
     /// Deletes that were told since the stream's resource was found gone.
     vanished: u64,
     /// The state has moved and is not in a frame yet.
@@ -114,7 +112,7 @@ pub(super) struct Following {
 impl Following {
     pub(super) fn new(stream: Arc<Stream>, state: StreamState, vitals: &Vitals) -> Self {
         let vitals = vitals.changes_of(&stream.to_string());
-        Self { stream, state, vitals, generation: 0, shown: 0, vanished: 0, moved: false }
+        Self { stream, state, vitals, generation: 0, vanished: 0, moved: false }
     }
 
     /// The position only ever moves forward: an event that comes again leaves it where it is.
@@ -236,13 +234,11 @@ impl Committer {
             }
             Entry::ListStarted(generation) => {
                 following.generation = generation;
-                following.shown = 0;
                 if let Phase::Listing { counts, .. } = &mut following.state.phase {
                     counts.unchanged = 0;
                 }
             }
             Entry::Listed(observed) => {
-                following.shown += 1;
                 group.listed.push(Listed::shown(&stream, following.generation, &observed.key));
                 let view = match &following.state.phase {
                     Phase::Listing { purpose, .. } => purpose.view(),
@@ -254,10 +250,7 @@ impl Committer {
                 let drafts = compare::present(&stream, lineage, row.as_ref(), observed, view);
                 self.push_changes(group, &stream, &name, at, fields, drafts);
             }
-            Entry::Unlisted(key) => {
-                following.shown = following.shown.saturating_sub(1);
-                group.listed.push(Listed::gone(&stream, following.generation, &key));
-            }
+            Entry::Unlisted(key) => group.listed.push(Listed::gone(&stream, following.generation, &key)),
             Entry::Vanished(key) => {
                 following.vanished += 1;
                 if let Some(row) = self.row(group, &stream, &key)? {
@@ -270,8 +263,10 @@ impl Committer {
                     Phase::Listing { purpose: Purpose::Resync(_), counts } => {
                         Some(What::ResyncFinished { counts: *counts, position: position.to_string() })
                     }
-                    Phase::Listing { purpose: Purpose::Snapshot(_), .. } => {
-                        Some(What::SnapshotFinished { snapshot: following.shown, position: position.to_string() })
+                    Phase::Listing { purpose: Purpose::Snapshot(_), counts } => {
+                        // Nothing was known before it: what it told, over all attempts, less what went away meanwhile.
+                        let snapshot = counts.create.saturating_sub(counts.delete);
+                        Some(What::SnapshotFinished { snapshot, position: position.to_string() })
                     }
                     Phase::New | Phase::Watching { .. } | Phase::Removed { .. } => None,
                 };

@@ -459,12 +459,18 @@ pub async fn get<T: serde::de::DeserializeOwned>(cluster: &Cluster, path: &str, 
         .unwrap_or_else(|_| Err(ApiError::failed(format!("{path}: no answer in 30 s"))))
 }
 
-/// Opens a metadata-only watch of a whole resource by its path.
-pub async fn watch_metadata(cluster: &Cluster, path: &str, from: &str, seconds: u32) -> Result<Lines, ApiError> {
+/// Opens a metadata-only watch of a whole resource by its path. Without a version it is a streaming LIST.
+pub async fn watch_metadata(
+    cluster: &Cluster,
+    path: &str,
+    from: Option<&ResourceVersion>,
+    seconds: u32,
+) -> Result<Lines, ApiError> {
     let seconds = seconds.to_string();
     let mut query = vec![("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", &seconds)];
-    if !from.is_empty() {
-        query.push(("resourceVersion", from));
+    query.push(("resourceVersion", from.map_or("", ResourceVersion::as_str)));
+    if from.is_none() {
+        query.extend([("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]);
     }
     let request = request(path, &query, METADATA)?;
     let late = || ApiError::failed(format!("WATCH {path}: no answer in {} s", HEAD_WITHIN.as_secs()));
@@ -480,7 +486,7 @@ pub async fn send(cluster: &Cluster, mut request: Request<Body>) -> Result<Respo
     let agent = concat!("kubetide/", env!("CARGO_PKG_VERSION"));
     headers.insert(header::USER_AGENT, header::HeaderValue::from_static(agent));
     let response = cluster.client().await.send(request).await.map_err(|error| {
-        cluster.doubt();
+        cluster.doubt_address();
         match error {
             // Only a wrapper, with nothing to say to people.
             kube::Error::Service(error) => ApiError::failed(chain(error.as_ref())),
@@ -491,7 +497,7 @@ pub async fn send(cluster: &Cluster, mut request: Request<Body>) -> Result<Respo
         return Ok(response);
     }
     if response.status() == StatusCode::UNAUTHORIZED {
-        cluster.doubt();
+        cluster.doubt_credentials();
     }
     let (status, retry_after) = (response.status(), retry_after(response.headers()));
     // It explains the status; a broken one does not change it.

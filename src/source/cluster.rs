@@ -35,8 +35,10 @@ pub enum ConnectError {
     Refused(String),
 }
 
-/// A client is made anew at most this often: a failing API server must not become a loop of exec plugins.
-const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
+/// After a 401 a client is made anew at most this often…
+const RENEWAL_REFUSED: Duration = Duration::from_secs(2);
+/// …and while the API server cannot be reached: that is seldom the credentials' fault, and an exec plugin is not for free.
+const RENEWAL_UNREACHABLE: Duration = Duration::from_secs(15);
 /// The cluster's uid is read again at most this often, for all streams together.
 const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(10);
 /// A peer that is gone without a word is noticed after about a minute, also by the network in between.
@@ -63,8 +65,8 @@ struct Access {
 struct Current {
     client: Client,
     made: Instant,
-    /// What it was refused with, or could not connect: the credentials or the address may have changed.
-    doubted: bool,
+    /// Refused, or unable to connect: what it was made of may have changed. It is made anew when it is this old.
+    doubted: Option<Duration>,
 }
 
 impl Cluster {
@@ -78,7 +80,7 @@ impl Cluster {
         let client = new_client(kube_config).await.map_err(|error| {
             ConnectError::Config(format!("cannot use the credentials for {url}: {}", chain(&error)))
         })?;
-        let current = Mutex::new(Current { client, made: Instant::now(), doubted: false });
+        let current = Mutex::new(Current { client, made: Instant::now(), doubted: None });
         let access = Access {
             config: config.clone(),
             url,
@@ -112,7 +114,7 @@ impl Cluster {
                 // In the middle of being replaced, perhaps: the old ones go on meanwhile.
                 Err(error) => warn!(%error, "cannot read the credentials again, using the old ones"),
             }
-            (current.made, current.doubted) = (Instant::now(), false);
+            (current.made, current.doubted) = (Instant::now(), None);
         }
         self.current().client.clone()
     }
@@ -122,9 +124,14 @@ impl Cluster {
         new_client(config).await.map_err(|error| chain(&error))
     }
 
-    /// The client was refused with 401, or could not connect: what it was made of may have changed.
-    pub fn doubt(&self) {
-        self.current().doubted = true;
+    /// The client was refused with 401: its credentials are read again.
+    pub fn doubt_credentials(&self) {
+        self.current().doubted = Some(RENEWAL_REFUSED);
+    }
+
+    /// The client could not connect: certificates or the address may have changed.
+    pub fn doubt_address(&self) {
+        self.current().doubted.get_or_insert(RENEWAL_UNREACHABLE);
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -185,7 +192,7 @@ impl Cluster {
 
 impl Current {
     fn is_outdated(&self) -> bool {
-        self.doubted && self.made.elapsed() >= RENEWAL_INTERVAL
+        self.doubted.is_some_and(|age| self.made.elapsed() >= age)
     }
 }
 

@@ -13,7 +13,11 @@ use super::{
     api::{self, ApiError, WatchEvent},
     cluster::Cluster,
 };
-use crate::{backoff::Backoff, change::TypeMeta, clock::Clock};
+use crate::{
+    backoff::Backoff,
+    change::{ResourceVersion, TypeMeta},
+    clock::Clock,
+};
 
 const CUSTOM: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
@@ -30,7 +34,9 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(300);
 /// What a definition watch has to say.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
-    /// A custom resource is or was defined: its full name, `widgets.example.com`.
+    /// A custom resource is defined since before the watch: its full name, `widgets.example.com`.
+    Known(String),
+    /// The definition of a custom resource has changed, or is gone.
     Custom(String),
     /// Something else about what is served has changed.
     Changed,
@@ -40,12 +46,13 @@ pub enum News {
 
 /// Follows CustomResourceDefinitions for as long as it is polled.
 pub async fn follow_custom(cluster: Cluster, clock: Clock, news: mpsc::Sender<News>) {
-    follow(&cluster, &clock, CUSTOM, &news, News::Custom).await;
+    let tell = |name, known| Some(if known { News::Known(name) } else { News::Custom(name) });
+    follow(&cluster, &clock, CUSTOM, &news, tell).await;
 }
 
 /// Follows APIServices for as long as it is polled.
 pub async fn follow_services(cluster: Cluster, clock: Clock, news: mpsc::Sender<News>) {
-    follow(&cluster, &clock, SERVICES, &news, |_| News::Changed).await;
+    follow(&cluster, &clock, SERVICES, &news, |_, known| (!known).then_some(News::Changed)).await;
 }
 
 async fn follow(
@@ -53,9 +60,9 @@ async fn follow(
     clock: &Clock,
     path: &str,
     news: &mpsc::Sender<News>,
-    tell: impl Fn(String) -> News,
+    tell: impl Fn(String, bool) -> Option<News>,
 ) {
-    let mut from = String::new();
+    let mut from = None;
     let mut backoff = Backoff::new(FIRST_PAUSE);
     loop {
         let error = match watch(cluster, clock, path, &mut from, news, &tell).await {
@@ -67,7 +74,7 @@ async fn follow(
         };
         let pause = match &error {
             ApiError::Expired => {
-                from.clear();
+                from = None;
                 // What was missed may be anything.
                 if news.send(News::Changed).await.is_err() {
                     return;
@@ -90,32 +97,48 @@ async fn follow(
     }
 }
 
-/// One watch to its end. The first one begins with everything there is.
+/// One watch to its end. The first one begins with everything there is; a server without streaming LISTs refuses that, and its
+/// watch begins in the same way without saying where the beginning ends.
 async fn watch(
     cluster: &Cluster,
     clock: &Clock,
     path: &str,
-    from: &mut String,
+    from: &mut Option<ResourceVersion>,
     news: &mpsc::Sender<News>,
-    tell: &impl Fn(String) -> News,
+    tell: &impl Fn(String, bool) -> Option<News>,
 ) -> Result<(), ApiError> {
     let types = TypeMeta { kind: String::new(), api_version: String::new() };
     let seconds = rand::random_range(WATCH_SECONDS);
     let silence = Duration::from_secs(seconds.into()) + SLACK;
-    let mut lines = api::watch_metadata(cluster, path, from, seconds).await?;
+    let mut known = from.is_none();
+    let mut lines = match api::watch_metadata(cluster, path, from.as_ref(), seconds).await {
+        Err(error) if known && error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY) => {
+            known = false;
+            api::watch_metadata(cluster, path, Some(&ResourceVersion::new("")), seconds).await?
+        }
+        opened => opened?,
+    };
     loop {
         let line = clock.within(silence, lines.next()).await.unwrap_or(Err(ApiError::Stalled))?;
         let Some(line) = line else { return Ok(()) };
         let version = match WatchEvent::parse(&types, &line)? {
-            WatchEvent::Bookmark { version, .. } => version,
+            WatchEvent::Bookmark { version, ends_list } => {
+                known &= !ends_list;
+                version
+            }
             WatchEvent::Present(observed) | WatchEvent::Deleted(observed) => {
-                if news.send(tell(observed.key.name)).await.is_err() {
+                if let Some(tidings) = tell(observed.key.name, known)
+                    && news.send(tidings).await.is_err()
+                {
                     return Ok(());
                 }
                 observed.version
             }
         };
-        *from = version.to_string();
+        // What begins a watch comes in the order of names, not of versions.
+        if !known {
+            *from = Some(version);
+        }
     }
 }
 

@@ -318,9 +318,12 @@ impl Follower {
                 Ok(WatchEvent::Deleted(observed)) => Entry::Unlisted(observed.key),
                 Ok(WatchEvent::Bookmark { version, ends_list: true }) => {
                     memory.backoff.reset();
-                    memory.pulse.opened(opened, lasts);
-                    memory.pulse.bookmark(self.common.clock.now());
-                    memory.open = Some(OpenWatch { lines, opened });
+                    // Where bookmarks are not wanted, the watch is opened anew without them.
+                    if self.common.watch.bookmarks {
+                        memory.pulse.opened(opened, lasts);
+                        memory.pulse.bookmark(self.common.clock.now());
+                        memory.open = Some(OpenWatch { lines, opened });
+                    }
                     return Ok(Ok(Outcome::Streamed(version)));
                 }
                 Ok(WatchEvent::Bookmark { ends_list: false, .. }) => continue,
@@ -370,6 +373,7 @@ impl Follower {
     /// Before a watch from a stored position: a watch from a version that the API server has not reached would be silent.
     async fn check_version(&self, position: &ResourceVersion) -> Result<Outcome, ApiError> {
         self.port.cluster().confirm().await?;
+        self.common.pace.turn(&self.common.clock).await;
         let limit = Duration::from_secs(self.common.list.timeout_secs.get()).min(CHECK_WITHIN);
         match self.port.current_version(limit).await {
             Ok(current) if current.is_covered_by(position) && current != *position => {

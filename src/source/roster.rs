@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 use super::{
     Common, SourceError,
     definitions::{self, News, Proof},
-    discovery::{self, Discovered},
+    discovery::{self, Discovered, Served},
     follow::Follower,
     names::{self, Follow, Plan},
 };
@@ -54,6 +54,10 @@ pub struct Roster {
     tasks: JoinSet<Result<(), SourceError>>,
     /// Custom resources whose definitions have been seen.
     custom: HashSet<String>,
+    /// What discovery showed last, by full name.
+    served: HashSet<String>,
+    /// There are words that stand for nothing now.
+    unresolved: bool,
     /// Definitions may not be watched.
     refused: bool,
     next: Option<Instant>,
@@ -82,6 +86,8 @@ impl Roster {
             followed: BTreeMap::new(),
             tasks: JoinSet::new(),
             custom: HashSet::new(),
+            served: HashSet::new(),
+            unresolved: false,
             refused: false,
             next: None,
             last: now,
@@ -91,7 +97,8 @@ impl Roster {
     }
 
     /// Follows what is planned, and whatever comes to be planned, until it is asked to stop.
-    pub async fn run(mut self, plan: Plan) -> Result<(), SourceError> {
+    pub async fn run(mut self, discovered: Discovered, plan: Plan) -> Result<(), SourceError> {
+        self.note_served(&discovered);
         let ended = self.follow(plan).await;
         self.stop.cancel();
         while let Some(task) = self.tasks.join_next().await {
@@ -127,11 +134,15 @@ impl Roster {
         }
     }
 
+    fn note_served(&mut self, discovered: &Discovered) {
+        self.served = discovered.served.iter().map(Served::full_name).collect();
+    }
+
     /// Whether something other than the streams there are now could come to be followed.
     fn follows_definitions(&self) -> bool {
         let built_in = |group: &str| !group.contains('.') || group.ends_with(".k8s.io");
         let custom = self.followed.values().any(|followed| !built_in(&followed.follow.stream.group));
-        custom || names::has_wildcard(&self.wanted) || self.followed.len() < self.wanted.len()
+        custom || self.unresolved || names::has_wildcard(&self.wanted)
     }
 
     fn hear(&mut self, news: News) {
@@ -144,6 +155,14 @@ impl Roster {
             News::Changed => {}
             News::Custom(name) => {
                 self.custom.insert(name);
+            }
+            News::Known(name) => {
+                let served = self.served.contains(&name);
+                self.custom.insert(name);
+                // Else it came between the discovery and the watch.
+                if served {
+                    return;
+                }
             }
         }
         self.looks_left = AFTER_NEWS.len();
@@ -185,6 +204,7 @@ impl Roster {
             }
         };
         self.backoff.reset();
+        self.note_served(&discovered);
         match names::plan(&self.wanted, &discovered, &self.common.cluster.identity) {
             Ok(plan) => {
                 tell_discovered(&self.vitals, &discovered);
@@ -325,11 +345,12 @@ impl Roster {
     }
 
     /// Words that stand for nothing now, save those whose stream is still followed.
-    fn tell_unresolved(&self, plan: &Plan) {
+    fn tell_unresolved(&mut self, plan: &Plan) {
         let followed = |word: &str| self.followed.values().any(|followed| followed.follow.asked_as == word);
         let words: Vec<String> =
             plan.unresolved.iter().map(|unresolved| unresolved.word.clone()).filter(|word| !followed(word)).collect();
         self.vitals.unresolved(&words);
+        self.unresolved = !words.is_empty();
     }
 }
 
