@@ -320,8 +320,10 @@ impl Follower {
                     memory.backoff.reset();
                     // Where bookmarks are not wanted, the watch is opened anew without them.
                     if self.common.watch.bookmarks {
+                        // The bookmark at the end of a LIST is no promise of more: a resource without a watch cache, such as
+                        // events, has it and none after it.
                         memory.pulse.opened(opened, lasts);
-                        memory.pulse.bookmark(self.common.clock.now());
+                        memory.pulse.event(self.common.clock.now());
                         memory.open = Some(OpenWatch { lines, opened });
                     }
                     return Ok(Ok(Outcome::Streamed(version)));
