@@ -11,6 +11,7 @@
 //! - Where this and kube-apiserver differ, kube-apiserver is right: one suite of protocol assertions
 //!   (`tests/protocol`) runs against both.
 
+mod api_service;
 mod bend;
 mod busy;
 mod checkpoint;

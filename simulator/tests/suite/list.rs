@@ -113,11 +113,11 @@ async fn a_limit_at_version_zero_is_ignored() {
 async fn an_exact_version_shows_the_state_of_then() {
     let subject = with_config_maps(&["a"]).await;
     let version = subject.version("configmaps").await;
-    subject.config_map("b").await;
+    let later = version_of(&subject.config_map("b").await);
     let path = subject.path("configmaps");
     let then = subject.get(&format!("{path}?resourceVersion={version}&resourceVersionMatch=Exact")).await;
     assert_eq!((names(&then), version_of(&then)), (vec!["a"], version.clone()));
-    let now = subject.get(&format!("{path}?resourceVersion={version}&resourceVersionMatch=NotOlderThan")).await;
+    let now = subject.get(&format!("{path}?resourceVersion={later}&resourceVersionMatch=NotOlderThan")).await;
     assert_eq!(names(&now), ["a", "b"]);
 }
 
