@@ -21,6 +21,7 @@ mod defaults;
 mod dice;
 mod discovery;
 mod fault;
+mod form;
 mod history;
 mod list;
 mod managed;

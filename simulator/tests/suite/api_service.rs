@@ -2,11 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::subject::{Subject, Watch, names, version_of};
+use super::subject::{AGGREGATED, STREAMING, Subject, Watch, names, version_of};
 
 const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
-const STREAMING: &str = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const LABEL: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 #[tokio::test]
@@ -43,7 +41,7 @@ async fn the_register_is_listed_and_watched_like_any_other_resource() {
     assert_eq!(names(&list)[0], "v1.", "the core group's is the first");
     let one = "fieldSelector=metadata.name%3Dv1.apps";
     assert_eq!(names(&subject.get(&format!("{SERVICES}?{one}")).await), ["v1.apps"]);
-    let mut watch = subject.watch_at(&format!("{SERVICES}?{STREAMING}&{one}"), "application/json").await;
+    let mut watch = subject.watch_at(&format!("{SERVICES}?watch=1&{STREAMING}&{one}"), "application/json").await;
     let (added, bookmark) = (watch.next().await.unwrap(), watch.next().await.unwrap());
     assert_eq!(added["object"]["spec"]["group"], "apps");
     let mut empty = bookmark["object"].clone();

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::subject::Subject;
-
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+use super::subject::{AGGREGATED, Subject};
 
 /// What this suite relies on; the real server has more.
 const USED: [(&str, &str); 13] = [

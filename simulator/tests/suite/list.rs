@@ -131,28 +131,6 @@ async fn a_list_from_a_future_version_times_out() {
 }
 
 #[tokio::test]
-async fn selectors_select() {
-    let subject = with_config_maps(&["a", "b", "c"]).await;
-    subject.edit("b", "2").await;
-    let path = subject.path("configmaps");
-    for (query, expected) in [
-        ("labelSelector=turn%3D2", vec!["b"]),
-        ("labelSelector=app%3Dweb,turn%21%3D2", vec!["a", "c"]),
-        ("labelSelector=turn%20in%20(2,3),app", vec!["b"]),
-        ("labelSelector=turn%20notin%20(2)", vec!["a", "c"]),
-        ("labelSelector=!app", vec![]),
-        ("fieldSelector=metadata.name%3Dc", vec!["c"]),
-        ("fieldSelector=metadata.name%21%3Dc", vec!["a", "b"]),
-    ] {
-        assert_eq!(names(&subject.get(&format!("{path}?{query}")).await), expected, "{query}");
-    }
-    let refused = subject.expect(400, "GET", &format!("{path}?fieldSelector=spec.x%3D1"), None).await;
-    assert_eq!(refused["reason"], "BadRequest");
-    let refused = subject.expect(400, "GET", &format!("{path}?labelSelector=a%20b"), None).await;
-    assert_eq!(refused["reason"], "BadRequest");
-}
-
-#[tokio::test]
 async fn objects_of_all_namespaces_come_in_the_order_of_their_keys() {
     let subject = crate::subject().await;
     // In etcd's order `x-1/…` comes before `x/…`.
@@ -167,22 +145,4 @@ async fn objects_of_all_namespaces_come_in_the_order_of_their_keys() {
         list["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["namespace"]).collect();
     let at = |name: &str| namespaces.iter().position(|&namespace| namespace == name).unwrap();
     assert!(at(&longer) < at(&subject.namespace));
-}
-
-#[tokio::test]
-async fn metadata_alone_can_be_asked_for() {
-    let subject = with_config_maps(&["a", "b"]).await;
-    let path = format!("{}?limit=1", subject.path("configmaps"));
-    let form = |of: &str| format!("application/json;as={of};g=meta.k8s.io;v=v1");
-    let (code, bytes) = subject.request("GET", &path, &form("PartialObjectMetadataList"), None).await;
-    assert_eq!(code, 200);
-    let list: Value = serde_json::from_slice(&bytes).unwrap();
-    assert_eq!(list["kind"], "PartialObjectMetadataList");
-    assert_eq!(list["items"][0]["kind"], "PartialObjectMetadata");
-    assert_eq!(list["items"][0]["apiVersion"], "meta.k8s.io/v1");
-    assert_eq!(list["items"][0]["metadata"]["labels"]["app"], "web");
-    assert_eq!(list["items"][0].get("data"), None);
-    assert!(list["metadata"]["continue"].is_string());
-    let (code, _) = subject.request("GET", &path, &form("PartialObjectMetadata"), None).await;
-    assert_eq!(code, 406);
 }

@@ -7,6 +7,8 @@ mod definition;
 mod discovery;
 mod forgetting;
 mod list;
+mod metadata;
+mod selection;
 mod subject;
 mod watch;
 mod write;
