@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::cluster::{Cluster, key_of};
 use crate::form::Form;
 use crate::object::Object;
-use crate::options::{ListOptions, Token, Wanted};
+use crate::options::{ListOptions, Token, Wanted, version_in};
 use crate::request::RequestInfo;
 use crate::resource::ResourceType;
 use crate::response::Reply;
@@ -28,7 +28,11 @@ const CHUNK: usize = 128 * 1024;
 type Found = Vec<(Arc<str>, Arc<Object>)>;
 
 pub(crate) fn get(cluster: &Cluster, request: &RequestInfo) -> Result<Reply, Status> {
+    let wanted = version_in(request.param("resourceVersion")).map_err(Status::bad_request)?;
     let state = cluster.lock();
+    if let Some(version) = wanted.filter(|&version| version > state.version) {
+        return Err(too_large(version, state.version));
+    }
     let shelf = state.shelf(&request.resource)?;
     let object = shelf.objects.get(key_of(&request.namespace, &request.name).as_str()).cloned();
     let kind = shelf.at(&request.version)?;

@@ -122,12 +122,15 @@ async fn an_exact_version_shows_the_state_of_then() {
 }
 
 #[tokio::test]
-async fn a_list_from_a_future_version_times_out() {
+async fn a_list_or_a_get_from_a_future_version_times_out() {
     let subject = crate::subject().await;
-    let path = format!("{}?resourceVersion=99999999999", subject.path("configmaps"));
-    let refused = subject.expect(504, "GET", &path, None).await;
-    assert_eq!(refused["reason"], "Timeout");
-    assert_eq!(refused["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+    subject.config_map("a").await;
+    let path = subject.path("configmaps");
+    for query in ["?", "?limit=1&", "?resourceVersionMatch=Exact&", "?resourceVersionMatch=NotOlderThan&", "/a?"] {
+        let refused = subject.expect(504, "GET", &format!("{path}{query}resourceVersion=99999999999"), None).await;
+        assert_eq!(refused["reason"], "Timeout", "{query}");
+        assert_eq!(refused["details"]["causes"][0]["reason"], "ResourceVersionTooLarge", "{query}");
+    }
 }
 
 #[tokio::test]
