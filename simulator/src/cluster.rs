@@ -93,6 +93,7 @@ impl Cluster {
                 let recipe = Recipe::namespace(name, state.next_uid(), state.now());
                 state.put_recipe(recipe);
             }
+            state.register();
         }
         cluster.add_custom(&resource::widgets());
         cluster

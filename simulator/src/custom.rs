@@ -147,6 +147,7 @@ impl State {
             self.put_definition(&name, &definition);
         }
         self.serve(versions);
+        self.register();
     }
 
     /// Ends a definition, as far as its own removal: it is marked, its objects are deleted, it is no longer served.
@@ -163,6 +164,7 @@ impl State {
             shelf.served = false;
             shelf.changed.send_replace(self.version);
         }
+        self.register();
     }
 
     fn mark_terminating(&mut self, name: &str) {

@@ -11,6 +11,7 @@
 //! - Where this and kube-apiserver differ, kube-apiserver is right: one suite of protocol assertions
 //!   (`tests/protocol`) runs against both.
 
+mod api_service;
 mod bend;
 mod busy;
 mod checkpoint;
@@ -20,6 +21,7 @@ mod defaults;
 mod dice;
 mod discovery;
 mod fault;
+mod form;
 mod history;
 mod list;
 mod managed;

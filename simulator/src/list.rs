@@ -12,8 +12,9 @@ use futures::stream;
 use serde_json::json;
 
 use crate::cluster::{Cluster, key_of};
+use crate::form::Form;
 use crate::object::Object;
-use crate::options::{ListOptions, Token, Wanted};
+use crate::options::{ListOptions, Token, Wanted, version_in};
 use crate::request::RequestInfo;
 use crate::resource::ResourceType;
 use crate::response::Reply;
@@ -24,58 +25,31 @@ use crate::status::Status;
 /// Rendered bytes that make one HTTP chunk: large enough to be quick, small enough to stay off the heap's peak.
 const CHUNK: usize = 128 * 1024;
 
-/// What the client wants to see of each object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    Whole,
-    Metadata,
-}
-
-impl Form {
-    pub(crate) fn of(request: &RequestInfo) -> Self {
-        if request.accept.contains("as=PartialObjectMetadata") { Self::Metadata } else { Self::Whole }
-    }
-
-    /// An object by itself, in a GET or a watch event.
-    pub(crate) fn write(self, object: &Object, kind: &ResourceType, out: &mut Vec<u8>) {
-        let text = object.text();
-        match self {
-            Self::Whole => {
-                out.extend_from_slice(kind.opening().as_bytes());
-                out.extend_from_slice(&text.bytes[1..]);
-            }
-            Self::Metadata => {
-                out.extend_from_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#);
-                out.extend_from_slice(text.metadata());
-                out.push(b'}');
-            }
-        }
-    }
-}
-
 type Found = Vec<(Arc<str>, Arc<Object>)>;
 
 pub(crate) fn get(cluster: &Cluster, request: &RequestInfo) -> Result<Reply, Status> {
+    let wanted = version_in(request.param("resourceVersion")).map_err(Status::bad_request)?;
     let state = cluster.lock();
+    if let Some(version) = wanted.filter(|&version| version > state.version) {
+        return Err(too_large(version, state.version));
+    }
     let shelf = state.shelf(&request.resource)?;
     let object = shelf.objects.get(key_of(&request.namespace, &request.name).as_str()).cloned();
     let kind = shelf.at(&request.version)?;
     drop(state);
+    let form = Form::of_object(request, &kind)?;
     let object = object.ok_or_else(|| Status::not_found(&kind.plural, &kind.group, &request.name))?;
     let mut bytes = Vec::new();
-    Form::of(request).write(&object, &kind, &mut bytes);
+    form.write(&object, &kind, &mut bytes);
     Ok(Reply::bytes(200, bytes.into()))
 }
 
 pub(crate) fn list(cluster: &Cluster, request: &RequestInfo) -> Result<Reply, Status> {
-    if Form::of(request) == Form::Metadata && !request.accept.contains("as=PartialObjectMetadataList") {
-        let message = "you requested PartialObjectMetadata, but the requested object is a list";
-        return Err(Status::new(406, "NotAcceptable", message));
-    }
-    let selection = Selection::parse(request.param("labelSelector"), request.param("fieldSelector"))?;
+    let form = Form::of_items(request)?;
     let query = ListOptions::read(request)?;
     let state = cluster.lock();
     let shelf = state.shelf(&request.resource)?;
+    let selection = Selection::of(request, &shelf.kind)?;
     let current = state.version;
     let version = match query.version {
         Wanted::Current => current,
@@ -97,8 +71,9 @@ pub(crate) fn list(cluster: &Cluster, request: &RequestInfo) -> Result<Reply, St
     });
     let kind = shelf.at(&request.version)?;
     drop(state);
-    let token = page.last.map(|after| Token { version: Some(version), after, left }.encode());
-    let form = Form::of(request);
+    // One object by its name is found without looking at the others.
+    let last = page.last.filter(|_| !(selection.is_one() && (!kind.namespaced || !request.namespace.is_empty())));
+    let token = last.map(|after| Token { version: Some(version), after, left }.encode());
     let left = left.filter(|&left| left > 0);
     let metadata = metadata(kind.custom && form == Form::Whole, version, token.as_deref(), left);
     Ok(Reply::stream(body(page.found, kind, form, &metadata)))
@@ -126,7 +101,8 @@ struct Page {
     last: Option<String>,
 }
 
-/// The objects of a key range as they were at `version`.
+/// The objects of a key range as they were at `version`. It ends at its limit, if any key follows: what follows need not
+/// be selected, so that the last page of a selection may be empty.
 fn page(
     shelf: &Shelf,
     version: u64,
@@ -151,12 +127,12 @@ fn page(
         let Some((key, object)) = next.filter(|(key, _)| key.starts_with(prefix)) else {
             return Ok(page);
         };
-        if !selection.is_everything() && !selection.takes(key, &object.text()) {
-            continue;
-        }
         if limit.is_some_and(|limit| page.found.len() == limit) {
             page.last = page.found.last().map(|(key, _)| key.to_string());
             return Ok(page);
+        }
+        if !selection.is_everything() && !selection.takes(key, &object.text()) {
+            continue;
         }
         page.found.push((Arc::clone(key), Arc::clone(object)));
     }
@@ -192,7 +168,14 @@ fn metadata(custom: bool, version: u64, token: Option<&str>, left: Option<usize>
 /// The list as the API server writes it. Lists of custom resources have their items before their metadata.
 fn body(found: Found, kind: Arc<ResourceType>, form: Form, metadata: &str) -> crate::response::Chunks {
     let (head, tail) = match form {
-        Form::Metadata => (
+        // The real one sends null for none, in this form only.
+        Form::Metadata | Form::MetadataList if found.is_empty() => (
+            format!(
+                r#"{{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{metadata},"items":null}}"#
+            ),
+            "\n".to_owned(),
+        ),
+        Form::Metadata | Form::MetadataList => (
             format!(
                 r#"{{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{metadata},"items":["#
             ),

@@ -10,6 +10,24 @@ use serde_json::{Map, Value};
 use crate::manifest::Recipe;
 use crate::resource::ResourceType;
 
+/// The fields of an object's metadata in the order of the struct.
+pub(crate) const METADATA_ORDER: [&str; 14] = [
+    "name",
+    "generateName",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+];
+
 /// One state of one object.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
@@ -61,15 +79,13 @@ pub(crate) struct Text {
 impl Text {
     /// Serializes an object, its identity first as the API server does.
     pub(crate) fn of(object: &Map<String, Value>, kind: &ResourceType, version: u64) -> Self {
-        const ORDER: [&str; 7] =
-            ["name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp"];
         let mut draft = Draft::new();
         draft.push("{");
         draft.open_metadata();
         let nothing = Map::new();
         let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&nothing);
         // Structs have their order, the maps of custom resources are sorted.
-        let order: &[&str] = if kind.custom { &[] } else { &ORDER };
+        let order: &[&str] = if kind.custom { &[] } else { &METADATA_ORDER };
         let rest = metadata.keys().map(String::as_str).filter(|field| !order.contains(field));
         let mut fields: Vec<&str> = order.iter().copied().chain(rest).collect();
         if kind.custom {

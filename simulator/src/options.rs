@@ -137,7 +137,7 @@ impl Token {
 }
 
 /// A version in a query; None where it is left out.
-fn version_in(text: &str) -> Result<Option<u64>, String> {
+pub(crate) fn version_in(text: &str) -> Result<Option<u64>, String> {
     if text.is_empty() {
         return Ok(None);
     }

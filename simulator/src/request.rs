@@ -40,9 +40,11 @@ pub struct RequestInfo {
     pub number: u64,
     /// What it does.
     pub verb: Verb,
+    /// The API group in the path, also of a discovery request; empty for the core group and for the roots.
+    pub group: String,
     /// The resource, `pods` or `deployments.apps`; empty for discovery.
     pub resource: String,
-    /// The API version in the path: `v1`.
+    /// The API version in the path, `v1`, also of a discovery request.
     pub version: String,
     /// The namespace; empty for all, or none.
     pub namespace: String,
@@ -70,6 +72,7 @@ impl RequestInfo {
         let mut info = Self {
             number,
             verb: Verb::Other,
+            group: String::new(),
             resource: String::new(),
             version: String::new(),
             namespace: String::new(),
@@ -102,8 +105,11 @@ impl RequestInfo {
         let (group, version, rest) = match parts.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            ["apis", group] => (*group, "", [].as_slice()),
             _ => return,
         };
+        self.group = group.to_owned();
+        self.version = version.to_owned();
         let (namespace, plural, name, subresource) = match rest {
             [] => return,
             ["namespaces", name, "status" | "finalize"] => ("", "namespaces", *name, rest[2]),
@@ -116,7 +122,6 @@ impl RequestInfo {
             _ => return,
         };
         self.resource = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
-        self.version = version.to_owned();
         self.namespace = namespace.to_owned();
         self.name = name.to_owned();
         self.subresource = subresource.to_owned();

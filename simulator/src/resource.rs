@@ -98,6 +98,7 @@ impl ResourceType {
                 r#","spec":{"replicas":0,"selector":null,"template":{"metadata":{},"spec":{"containers":null}}},"status":{"replicas":0}"#
             }
             "leases" => r#","spec":{}"#,
+            "apiservices" => r#","spec":{"groupPriorityMinimum":0,"versionPriority":0},"status":{}"#,
             "customresourcedefinitions" => {
                 r#","spec":{"group":"","names":{"plural":"","kind":""},"scope":"","versions":null},"status":{"conditions":null,"acceptedNames":{"plural":"","kind":""},"storedVersions":null}"#
             }
@@ -109,7 +110,7 @@ impl ResourceType {
     pub(crate) fn categories(&self) -> &'static [&'static str] {
         match self.plural.as_str() {
             "pods" | "services" | "deployments" | "replicasets" if !self.custom => &["all"],
-            "customresourcedefinitions" => &["api-extensions"],
+            "customresourcedefinitions" | "apiservices" if !self.custom => &["api-extensions"],
             _ => &[],
         }
     }
@@ -162,6 +163,7 @@ pub(crate) fn built_in() -> Vec<Arc<ResourceType>> {
             false,
             true,
         ),
+        ("apiregistration.k8s.io", "v1", "apiservices", "APIService", &[], false, true),
     ];
     TABLE
         .iter()

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::object::Text;
+use crate::request::RequestInfo;
+use crate::resource::ResourceType;
 use crate::status::Status;
 
 /// What a LIST or a WATCH asks for.
@@ -20,14 +22,24 @@ enum Requirement {
     Absent(String),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Name,
     Namespace,
 }
 
 impl Selection {
-    pub(crate) fn parse(labels: &str, fields: &str) -> Result<Self, Status> {
+    /// What a request for this resource selects.
+    pub(crate) fn of(request: &RequestInfo, kind: &ResourceType) -> Result<Self, Status> {
+        let selection = Self::parse(request.param("labelSelector"), request.param("fieldSelector"))?;
+        // Namespaces alone have a list of fields of their own.
+        if kind.name() == "namespaces" && selection.fields.iter().any(|(field, ..)| *field == Field::Namespace) {
+            return Err(Status::bad_request("field label not supported: metadata.namespace"));
+        }
+        Ok(selection)
+    }
+
+    fn parse(labels: &str, fields: &str) -> Result<Self, Status> {
         Ok(Self {
             labels: split_outside_parentheses(labels).map(requirement).collect::<Result<_, _>>()?,
             fields: fields.split(',').filter(|part| !part.is_empty()).map(field).collect::<Result<_, _>>()?,
@@ -36,6 +48,11 @@ impl Selection {
 
     pub(crate) fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether it asks for one name.
+    pub(crate) fn is_one(&self) -> bool {
+        self.fields.iter().any(|(field, equal, _)| *field == Field::Name && *equal)
     }
 
     /// Whether the object with this key (`namespace/name`, or `name`) is selected.

@@ -38,6 +38,8 @@ pub struct ServerOptions {
     pub token: Option<String>,
     /// The fault hook.
     pub hook: Option<Hook>,
+    /// Knows only the older discovery of a request per group version, as API servers before 1.27 do.
+    pub legacy_discovery: bool,
 }
 
 /// A running API server.
@@ -148,6 +150,11 @@ impl Server {
     /// Replaces the bearer token that requests must carry.
     pub fn set_token(&self, token: Option<String>) {
         lock(&self.shared.options).token = token;
+    }
+
+    /// Answers discovery in the older form only, or in both. A client that accepts only the newer one gets 406.
+    pub fn set_legacy_discovery(&self, legacy: bool) {
+        lock(&self.shared.options).legacy_discovery = legacy;
     }
 
     /// Cuts every open watch without an end of its body, as a dying API server does.
@@ -271,7 +278,7 @@ impl Shared {
         // From here on, so that a watch that was counted is a watch that can be cut.
         let cut = self.cut.subscribe();
         *lock(&self.requests).counts.entry((info.verb, info.resource.clone())).or_default() += 1;
-        let ServerOptions { token, hook } = lock(&self.options).clone();
+        let ServerOptions { token, hook, .. } = lock(&self.options).clone();
         let bearer = head.headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let welcome = token.is_none_or(|token| bearer.and_then(|text| text.strip_prefix("Bearer ")) == Some(&token));
         if !welcome {
@@ -310,14 +317,13 @@ impl Shared {
     ) -> Result<Reply, Status> {
         let cluster = &self.cluster;
         if matches!(request.verb, Verb::Discovery) {
-            return discovery::answer(cluster, request);
+            return discovery::answer(cluster, request, !lock(&self.options).legacy_discovery);
         }
         if !request.resource.starts_with("selfsubjectaccessreviews.") {
             let state = cluster.lock();
             let kind = state.shelves.get(&request.resource).map(|shelf| shelf.at(&request.version));
             let Some(Ok(kind)) = kind else {
-                let group = request.resource.split_once('.').map_or("", |(_, group)| group);
-                return discovery::not_served(&state, group);
+                return discovery::not_served(&state, request);
             };
             let subresource = request.subresource.as_str();
             let misplaced = !kind.namespaced && !request.namespace.is_empty();

@@ -1,6 +1,6 @@
 //! What the cluster's lock guards: the version and, per resource type, a shelf of objects with its history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -22,6 +22,8 @@ pub(crate) struct State {
     uids: u64,
     history: usize,
     pub(crate) shelves: BTreeMap<String, Shelf>,
+    /// Groups that discovery does not show.
+    pub(crate) hidden: BTreeSet<String>,
     /// Changes when the state was replaced by another: every watch is cut.
     pub(crate) replaced: watch::Sender<u64>,
 }
@@ -55,7 +57,7 @@ impl Shelf {
 impl State {
     pub(crate) fn new(seed: u64, history: usize) -> Self {
         let (shelves, replaced) = (BTreeMap::new(), watch::Sender::new(0));
-        Self { version: 1, seed, uids: 0, history: history.max(1), shelves, replaced }
+        Self { version: 1, seed, uids: 0, history: history.max(1), shelves, hidden: BTreeSet::new(), replaced }
     }
 
     /// The shelf of `pods`, `deployments.apps`, or of a plural that only one group has.

@@ -16,8 +16,9 @@ use tokio::time::Instant;
 use crate::cluster::Cluster;
 use crate::dice::Dice;
 use crate::fault::Fault;
+use crate::form::Form;
 use crate::history::{Event, TooOld};
-use crate::list::{self, Form};
+use crate::list;
 use crate::object::Object;
 use crate::options::WatchOptions;
 use crate::request::RequestInfo;
@@ -68,7 +69,6 @@ pub(crate) fn watch(
     cut: watch::Receiver<u64>,
     fault: &Fault,
 ) -> Result<Reply, Status> {
-    let selection = Selection::parse(request.param("labelSelector"), request.param("fieldSelector"))?;
     let mut options = WatchOptions::read(request)?;
     options.bookmarks &= *fault != Fault::StripBookmarks;
     let timeout = match request.param("timeoutSeconds").parse() {
@@ -77,6 +77,7 @@ pub(crate) fn watch(
     };
     let state = cluster.lock();
     let shelf = state.shelf(&request.resource)?;
+    let selection = Selection::of(request, &shelf.kind)?;
     let current = state.version;
     let mut initial = VecDeque::new();
     let streaming = options.initial_events == Some(true);
@@ -127,7 +128,12 @@ pub(crate) fn watch(
     }
     let chunks = stream::unfold(Some(watcher), |watcher| async {
         let mut watcher = watcher?;
-        match watcher.next().await? {
+        let next = watcher.next().await?;
+        if watcher.form == Form::MetadataList {
+            // As in the real one, which cannot make it of an event: no word of it, the stream just ends.
+            return None;
+        }
+        match next {
             Ok(chunk) => Some((Ok(chunk), Some(watcher))),
             Err(error) => Some((Err(error), None)),
         }
@@ -290,7 +296,7 @@ impl Watcher {
                 self.kind.opening(),
                 self.kind.empty_fields()
             ),
-            Form::Metadata => format!(
+            Form::Metadata | Form::MetadataList => format!(
                 r#"{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{{"resourceVersion":"{version}"{comma}{annotations}}}}}"#
             ),
         };

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::cluster::{Cluster, key_of};
-use crate::list::Form;
+use crate::form::Form;
 use crate::request::{RequestInfo, Verb};
 use crate::resource::ResourceType;
 use crate::response::Reply;
@@ -147,7 +147,7 @@ fn delete(cluster: &Cluster, kind: &ResourceType, request: &RequestInfo, body: &
 }
 
 fn delete_collection(cluster: &Cluster, kind: &ResourceType, request: &RequestInfo) -> Result<Reply, Status> {
-    let selection = Selection::parse(request.param("labelSelector"), request.param("fieldSelector"))?;
+    let selection = Selection::of(request, kind)?;
     let doomed = {
         let state = cluster.lock();
         crate::list::state(state.shelf(&request.resource)?, &request.namespace, &selection)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::api_service::{self, API_SERVICES};
 use crate::cluster::{Cluster, key_of};
 use crate::custom::{self, DEFINITIONS, Versions};
 use crate::defaults;
@@ -56,13 +57,21 @@ impl Writer<'_> {
         if let Some(versions) = &versions {
             custom::complete(&mut object, versions);
         }
+        if kind.name() == API_SERVICES {
+            api_service::complete(&mut object)?;
+        }
         stamp.create(&mut object);
+        // What the server makes of it comes later, as changes of its status.
         if let Some(versions) = &versions {
             object.insert("status".into(), custom::first_status(versions));
+        } else if kind.name() == API_SERVICES {
+            object.insert("status".into(), Value::Object(Map::new()));
         }
         let version = state.put(&kind, &key, &object);
         if let Some(versions) = versions {
             state.establish(object, versions);
+        } else if kind.name() == API_SERVICES {
+            state.probe(object);
         }
         Ok(version)
     }
@@ -133,6 +142,7 @@ impl Writer<'_> {
         let version = state.put(&kind, &key, &after);
         if let Some(versions) = versions {
             state.serve_anew(versions);
+            state.register();
         }
         Ok(version)
     }

@@ -2,10 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::subject::{DEFINITIONS, Subject, newer, version_of};
-
-const STREAMING: &str = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+use super::subject::{AGGREGATED, DEFINITIONS, STREAMING, Subject, newer, version_of};
 
 /// The group in a discovery list, once it has so many versions.
 async fn group_with(subject: &Subject, versions: usize) -> Value {

@@ -9,6 +9,12 @@ use serde_json::{Value, json};
 /// Far longer than anything here takes: it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What makes a watch a streaming list.
+pub const STREAMING: &str = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+
+/// Accepts aggregated discovery.
+pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
 pub struct Subject {
     pub client: kube::Client,
     /// A namespace that belongs to the test alone.

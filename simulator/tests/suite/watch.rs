@@ -2,9 +2,7 @@
 
 use serde_json::Value;
 
-use super::subject::{Subject, newer, version_of};
-
-const STREAMING: &str = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+use super::subject::{STREAMING, Subject, newer, version_of};
 
 #[tokio::test]
 async fn watch_from_a_listed_version_delivers_later_changes_in_order() {
@@ -280,22 +278,6 @@ async fn initial_events_need_a_version_match() {
 }
 
 #[tokio::test]
-async fn leaving_a_selection_is_deleted_and_entering_it_added() {
-    let subject = crate::subject().await;
-    let first = subject.config_map("a").await;
-    let query = format!("resourceVersion={}&labelSelector=turn%3D1", version_of(&first));
-    let mut watch = subject.watch("configmaps", &query).await;
-    let left = subject.edit("a", "2").await;
-    subject.edit("a", "3").await;
-    let back = subject.edit("a", "1").await;
-    let deleted = watch.next().await.unwrap();
-    assert_eq!(deleted["type"], "DELETED");
-    assert_eq!(deleted["object"]["data"]["turn"], "1", "the last selected state");
-    assert_eq!(version_of(&deleted["object"]), version_of(&left), "with the version of the change");
-    assert_eq!(watch.brief().await, ("ADDED".into(), "a".into(), version_of(&back)));
-}
-
-#[tokio::test]
 async fn a_namespaced_watch_sees_its_namespace_only() {
     let subject = crate::subject().await;
     let other = Subject::new(subject.client.clone(), &format!("{}-x", subject.namespace), ());
@@ -306,20 +288,6 @@ async fn a_namespaced_watch_sees_its_namespace_only() {
     other.config_map("theirs").await;
     subject.config_map("ours").await;
     assert_eq!(watch.brief().await.1, "ours");
-}
-
-#[tokio::test]
-async fn metadata_alone_can_be_watched() {
-    let subject = crate::subject().await;
-    subject.config_map("a").await;
-    let accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-    let mut watch = subject.watch_as("configmaps", STREAMING, accept).await;
-    let (added, bookmark) = (watch.next().await.unwrap(), watch.next().await.unwrap());
-    assert_eq!(added["object"]["kind"], "PartialObjectMetadata");
-    assert_eq!(added["object"]["metadata"]["name"], "a");
-    assert_eq!(added["object"].get("data"), None);
-    assert_eq!(bookmark["type"], "BOOKMARK");
-    assert_eq!(bookmark["object"]["kind"], "PartialObjectMetadata");
 }
 
 #[tokio::test]
