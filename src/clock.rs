@@ -41,6 +41,11 @@ impl Clock {
         tokio::time::sleep(duration).await;
     }
 
+    /// Waits until then.
+    pub async fn sleep_until(&self, deadline: Instant) {
+        tokio::time::sleep_until(deadline).await;
+    }
+
     /// Waits for `future`, but not longer than until `deadline`.
     pub async fn until<F: Future>(&self, deadline: Instant, future: F) -> Option<F::Output> {
         tokio::time::timeout_at(deadline, future).await.ok()

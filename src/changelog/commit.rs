@@ -61,6 +61,8 @@ pub enum Entry {
     Deleted(Observed),
     /// The watch says that there is nothing else up to here.
     Bookmark(ResourceVersion),
+    /// The configuration has another word for the stream now.
+    AskedAs(String),
     /// The stream was taken out of the configuration. Its rows stay for a while.
     Unfollowed,
     /// The resource is gone from the cluster, and every object that was known has been told as vanished.
@@ -290,6 +292,7 @@ impl Committer {
                 self.push_changes(group, &stream, &name, at, 0, draft.into_iter().collect());
             }
             Entry::Bookmark(position) => following.advance(position, at),
+            Entry::AskedAs(word) => following.state.asked_as = word,
             Entry::Unfollowed => {
                 let position = match &following.state.phase {
                     Phase::Watching { position, .. } => Some(position.clone()),

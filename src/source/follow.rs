@@ -155,8 +155,11 @@ impl Follower {
             State::Listing(way) => {
                 if way.is_start() {
                     self.begin_list(memory, way == Way::Streaming).await?;
+                } else if let Some(list) = &mut memory.list
+                    && list.turn.is_none()
+                {
+                    list.turn = self.turn_at_lists().await;
                 }
-                self.take_turn(memory).await;
                 match way {
                     Way::Streaming => self.list_by_streaming(memory).await,
                     Way::Paged { version, token } => self.list_page(memory, version, token).await,
@@ -225,26 +228,17 @@ impl Follower {
             self.common.log.flush().await?;
             self.common.known.forget_listed(&self.stream, given_up.generation).await?;
         }
-        self.take_turn_for(memory, self.common.known.new_generation());
-        self.take_turn(memory).await;
+        let turn = self.turn_at_lists().await;
+        let (generation, since) = (self.common.known.new_generation(), self.common.clock.now());
+        memory.list = Some(ListUnderWay { generation, since, objects: 0, turn });
         self.vitals.list_started(streaming);
-        let Some(list) = &memory.list else { return Ok(()) };
-        self.append(Entry::ListStarted(list.generation)).await
-    }
-
-    fn take_turn_for(&self, memory: &mut Memory, generation: u64) {
-        let since = self.common.clock.now();
-        memory.list = Some(ListUnderWay { generation, since, objects: 0, turn: None });
+        self.append(Entry::ListStarted(generation)).await
     }
 
     /// Waits until this is one of the LISTs that may run.
-    async fn take_turn(&self, memory: &mut Memory) {
-        if let Some(list) = &mut memory.list
-            && list.turn.is_none()
-        {
-            list.turn = self.common.lists.clone().acquire_owned().await.ok();
-            list.since = self.common.clock.now();
-        }
+    async fn turn_at_lists(&self) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed.
+        self.common.lists.clone().acquire_owned().await.ok()
     }
 
     /// One page, with every object in it found and cleaned before the first is logged.

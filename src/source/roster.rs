@@ -121,7 +121,7 @@ impl Roster {
             definitions.spawn(definitions::follow_services(cluster.clone(), clock.clone(), news_sender.clone()));
         }
         self.schedule();
-        let missing = self.common.missing.clone();
+        let (missing, clock) = (self.common.missing.clone(), self.common.clock.clone());
         loop {
             let due = self.next.unwrap_or_else(|| self.common.clock.now() + SAFETY);
             tokio::select! {
@@ -129,7 +129,7 @@ impl Roster {
                 Some(task) = self.tasks.join_next() => finished(task)?,
                 Some(news) = news.recv() => self.hear(news),
                 () = missing.notified() => self.look_by(self.last + POLL),
-                () = tokio::time::sleep_until(due) => self.look().await?,
+                () = clock.sleep_until(due) => self.look().await?,
             }
         }
     }
@@ -287,6 +287,9 @@ impl Roster {
     async fn start(&mut self, follow: Follow) -> Result<(), SourceError> {
         self.common.log.flush().await?;
         let durable = self.common.known.state(&follow.stream)?;
+        if durable.phase != Phase::New && durable.asked_as != follow.asked_as {
+            self.common.log.append(&follow.stream, Entry::AskedAs(follow.asked_as.clone())).await?;
+        }
         let name = follow.stream.to_string();
         let vitals = self.vitals.stream(&name, follow.asked);
         let stop = self.stop.child_token();
