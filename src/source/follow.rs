@@ -23,7 +23,7 @@ use super::{
 use crate::{
     backoff::Backoff,
     change::{Observed, ResourceVersion},
-    changelog::{Entry, Fingerprint, StreamState},
+    changelog::{Entry, Fingerprint, Phase, StreamState},
     config,
     vitals::StreamVitals,
 };
@@ -40,6 +40,13 @@ const SHORT_WATCH: Duration = Duration::from_secs(1);
 const STREAMING_SILENCE: Duration = Duration::from_secs(30);
 /// How long the API server may take to tell its version.
 const CHECK_WITHIN: Duration = Duration::from_secs(15);
+/// A position without bookmarks that has not moved for this long is moved by other means, before its history is compacted:
+/// etcd keeps about five minutes.
+const OLD_POSITION: Duration = Duration::from_secs(120);
+/// How long a watch lasts that is to move such a position…
+const SHORT_LASTS: std::ops::Range<u64> = 60..90;
+/// …and how long at least, so that everything that was there when it was opened has surely come.
+const LONG_ENOUGH: Duration = Duration::from_secs(10);
 /// More deletes than this, and more than half of what is known, are not inferred from one LIST.
 const MANY_DELETES: u64 = 100;
 /// When the second LIST comes, which must agree.
@@ -81,6 +88,9 @@ struct ListUnderWay {
 struct OpenWatch {
     lines: Lines,
     opened: Instant,
+    /// A version that the API server had reached when the watch was opened. When the server ends the watch in good order, the
+    /// watch has passed it.
+    passes: Option<ResourceVersion>,
 }
 
 type Verification = Pin<Box<dyn Future<Output = Result<verify::Diverged, SourceError>> + Send>>;
@@ -120,7 +130,7 @@ impl Follower {
         let stall = Duration::from_secs(self.common.watch.stall_timeout_secs.get());
         let mut memory = Memory {
             backoff: Backoff::new(FIRST_PAUSE),
-            pulse: Pulse::new(stall, self.common.clock.now()),
+            pulse: Pulse::new(stall, self.position_since(&durable)),
             list: None,
             open: None,
             position: watch::Sender::new(ResourceVersion::new("")),
@@ -134,6 +144,14 @@ impl Follower {
             };
             machine.step(outcome);
         }
+    }
+
+    /// Since when the position has stood, by the wall clock of the time before.
+    fn position_since(&self, durable: &StreamState) -> Instant {
+        let now = self.common.clock.now();
+        let Phase::Watching { at, .. } = &durable.phase else { return now };
+        let age = Duration::try_from(self.common.clock.wall().duration_since(*at)).unwrap_or_default();
+        now.checked_sub(age).unwrap_or(now)
     }
 
     /// Does what the state asks for.
@@ -318,7 +336,7 @@ impl Follower {
                         // events, has it and none after it.
                         memory.pulse.opened(opened, lasts);
                         memory.pulse.event(self.common.clock.now());
-                        memory.open = Some(OpenWatch { lines, opened });
+                        memory.open = Some(OpenWatch { lines, opened, passes: None });
                     }
                     return Ok(Ok(Outcome::Streamed(version)));
                 }
@@ -391,7 +409,7 @@ impl Follower {
 
     /// Follows one watch to its end. `position` is how far it came.
     async fn watch(&self, memory: &mut Memory, position: &mut ResourceVersion) -> Asked<Outcome> {
-        let OpenWatch { mut lines, opened } = match memory.open.take() {
+        let OpenWatch { mut lines, opened, passes } = match memory.open.take() {
             Some(open) => open,
             None => match self.open_watch(memory, position).await {
                 Ok(open) => open,
@@ -412,13 +430,27 @@ impl Follower {
                     break ("diverged", Ok(Outcome::Diverged));
                 }
                 line = self.common.clock.until(memory.pulse.deadline(), lines.next()) => line,
+                () = self.common.clock.sleep_until(memory.pulse.old_at(OLD_POSITION)), if passes.is_none() => {
+                    break ("renewed", Ok(Outcome::Interrupted));
+                }
             };
             let line = match line {
                 Some(Ok(Some(line))) => line,
                 Some(Ok(None)) if quiet && opened.elapsed() < SHORT_WATCH => {
                     break ("cut", Err(ApiError::failed("the watch ended as soon as it was open")));
                 }
-                Some(Ok(None)) => break ("timeout", Ok(Outcome::Interrupted)),
+                Some(Ok(None)) => {
+                    if let Some(version) = passes
+                        && opened.elapsed() >= LONG_ENOUGH
+                    {
+                        memory.pulse.moved(self.common.clock.now());
+                        self.append(Entry::Bookmark(version.clone())).await?;
+                        if !version.is_covered_by(position) {
+                            *position = version;
+                        }
+                    }
+                    break ("timeout", Ok(Outcome::Interrupted));
+                }
                 Some(Err(error)) => break ("cut", Err(error)),
                 None => {
                     self.vitals.stalled();
@@ -467,11 +499,16 @@ impl Follower {
 
     async fn open_watch(&self, memory: &mut Memory, position: &ResourceVersion) -> Result<OpenWatch, ApiError> {
         self.common.pace.turn(&self.common.clock).await;
-        let lasts = self.watch_lasts();
+        let mut lasts = self.watch_lasts();
+        let mut passes = None;
+        if memory.pulse.is_old(self.common.clock.now(), OLD_POSITION) {
+            lasts = lasts.min(Duration::from_secs(rand::random_range(SHORT_LASTS)));
+            passes = Some(self.port.current_version(CHECK_WITHIN).await?);
+        }
         let lines = self.port.watch(position, self.common.watch.bookmarks, lasts).await?;
         let opened = self.common.clock.now();
         memory.pulse.opened(opened, lasts);
-        Ok(OpenWatch { lines, opened })
+        Ok(OpenWatch { lines, opened, passes })
     }
 
     /// Verification, which goes on over the watches of the stream until it finds something.

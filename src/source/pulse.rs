@@ -22,12 +22,14 @@ pub(super) struct Pulse {
     line: Instant,
     /// When the server is to end this watch.
     lasts: Duration,
+    /// When the position last moved.
+    moved: Instant,
 }
 
 impl Pulse {
     /// For a stream, before its first watch.
     pub(super) fn new(stall: Duration, now: Instant) -> Self {
-        Self { stall, has_bookmarks: false, bookmark: now, line: now, lasts: Duration::ZERO }
+        Self { stall, has_bookmarks: false, bookmark: now, line: now, lasts: Duration::ZERO, moved: now }
     }
 
     /// A watch is open that the server will end after `lasts`.
@@ -37,12 +39,29 @@ impl Pulse {
 
     /// An event was read.
     pub(super) fn event(&mut self, now: Instant) {
-        self.line = now;
+        (self.line, self.moved) = (now, now);
     }
 
     /// A bookmark was read.
     pub(super) fn bookmark(&mut self, now: Instant) {
-        (self.bookmark, self.line, self.has_bookmarks) = (now, now, true);
+        (self.bookmark, self.line, self.moved, self.has_bookmarks) = (now, now, now, true);
+    }
+
+    /// The position has moved by other means.
+    pub(super) fn moved(&mut self, now: Instant) {
+        self.moved = now;
+    }
+
+    /// When the position will have stood for `age` without a bookmark to move it: resources that are not in the API server's
+    /// watch cache, such as events, have none. A stream that has bookmarks does not get old.
+    pub(super) fn old_at(&self, age: Duration) -> Instant {
+        // Far away: a year.
+        if self.has_bookmarks { self.moved + Duration::from_secs(365 * 86_400) } else { self.moved + age }
+    }
+
+    /// Whether it is old already.
+    pub(super) fn is_old(&self, now: Instant, age: Duration) -> bool {
+        now >= self.old_at(age)
     }
 
     /// For this long nothing was read, because the log could not take more: nobody's silence.
@@ -86,6 +105,20 @@ mod tests {
         assert_eq!(pulse.deadline(), now + SECOND + STALL, "events are no bookmarks");
         pulse.opened(now + SECOND * 200, LASTS);
         assert_eq!(pulse.deadline(), now + SECOND * 200 + STALL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_position_gets_old_only_where_no_bookmark_moves_it() {
+        let now = Instant::now();
+        let mut pulse = Pulse::new(STALL, now);
+        pulse.opened(now + SECOND, LASTS);
+        assert!(pulse.is_old(now + SECOND * 120, SECOND * 120), "an opened watch does not move it");
+        pulse.event(now + SECOND * 2);
+        assert!(!pulse.is_old(now + SECOND * 120, SECOND * 120));
+        pulse.moved(now + SECOND * 50);
+        assert!(!pulse.is_old(now + SECOND * 169, SECOND * 120) && pulse.is_old(now + SECOND * 170, SECOND * 120));
+        pulse.bookmark(now + SECOND * 60);
+        assert!(!pulse.is_old(now + SECOND * 9999, SECOND * 120));
     }
 
     #[tokio::test(start_paused = true)]
