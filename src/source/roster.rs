@@ -56,6 +56,8 @@ pub struct Roster {
     custom: HashSet<String>,
     /// Definitions may not be watched.
     refused: bool,
+    /// Words of the configuration stand for nothing now, and may come to stand for something.
+    unresolved: bool,
     next: Option<Instant>,
     last: Instant,
     looks_left: usize,
@@ -83,6 +85,7 @@ impl Roster {
             tasks: JoinSet::new(),
             custom: HashSet::new(),
             refused: false,
+            unresolved: false,
             next: None,
             last: now,
             looks_left: 0,
@@ -131,7 +134,7 @@ impl Roster {
     fn follows_definitions(&self) -> bool {
         let built_in = |group: &str| !group.contains('.') || group.ends_with(".k8s.io");
         let custom = self.followed.values().any(|followed| !built_in(&followed.follow.stream.group));
-        custom || names::has_wildcard(&self.wanted) || self.followed.len() < self.wanted.len()
+        custom || names::has_wildcard(&self.wanted) || self.unresolved
     }
 
     fn hear(&mut self, news: News) {
@@ -157,8 +160,7 @@ impl Roster {
     /// When discovery is read next.
     fn schedule(&mut self) {
         let now = self.common.clock.now();
-        let unsettled =
-            self.followed.values().any(|followed| followed.absent.is_some()) || self.wanted.len() > self.followed.len();
+        let unsettled = self.unresolved || self.followed.values().any(|followed| followed.absent.is_some());
         let pause = match self.looks_left.checked_sub(1) {
             Some(at) => AFTER_NEWS[at],
             None if self.refused || unsettled => POLL.mul_f64(rand::random_range(1.0..1.2)),
@@ -325,10 +327,11 @@ impl Roster {
     }
 
     /// Words that stand for nothing now, save those whose stream is still followed.
-    fn tell_unresolved(&self, plan: &Plan) {
+    fn tell_unresolved(&mut self, plan: &Plan) {
         let followed = |word: &str| self.followed.values().any(|followed| followed.follow.asked_as == word);
         let words: Vec<String> =
             plan.unresolved.iter().map(|unresolved| unresolved.word.clone()).filter(|word| !followed(word)).collect();
+        self.unresolved = !words.is_empty();
         self.vitals.unresolved(&words);
     }
 }
