@@ -105,10 +105,10 @@ impl Roster {
 
     async fn follow(&mut self, plan: Plan) -> Result<(), SourceError> {
         self.settle(&plan).await?;
-        self.tell_unresolved(&plan);
-        for follow in plan.follow {
-            self.start(follow).await?;
+        for follow in &plan.follow {
+            self.start(follow.clone()).await?;
         }
+        self.tell_unresolved(&plan);
         let (news_sender, mut news) = mpsc::channel(64);
         let mut definitions = JoinSet::new();
         if self.follows_definitions() {
