@@ -330,7 +330,7 @@ async fn a_polled_stream_tells_changes_from_lists_and_never_a_gap() {
     assert_eq!(told(new, "deleted"), [("delete", "list")]);
 
     // A restart is a pause between two LISTs like any other.
-    kubetide.kill();
+    assert!(kubetide.terminate().success());
     delete(&maps, "kept").await;
     kubetide.start();
     let records = kubetide.records_when("the delete is polled", |r| count(r, "delete") == 3).await;
@@ -389,7 +389,9 @@ async fn cuts_and_short_watches_of_everything_cost_no_list() {
     let mut random = StdRng::seed_from_u64(1);
     let mut cuts = 0;
     while since.elapsed() < Duration::from_secs(seconds) {
-        tokio::time::sleep(Duration::from_millis(random.random_range(1_000..5_000))).await;
+        // Every other time most watches live until the server ends them.
+        let pause = if cuts % 2 == 0 { random.random_range(500..3_000) } else { random.random_range(8_000..11_000) };
+        tokio::time::sleep(Duration::from_millis(pause)).await;
         match cuts % 3 {
             0 => proxy.cut(),
             1 => proxy.close(),
