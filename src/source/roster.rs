@@ -150,7 +150,8 @@ impl Roster {
             }
         }
         self.looks_left = AFTER_NEWS.len();
-        self.schedule();
+        // Not later than it was due already: news that never cease must not put it off for ever.
+        self.look_by(self.common.clock.now() + AFTER_NEWS[AFTER_NEWS.len() - 1]);
     }
 
     fn look_by(&mut self, at: Instant) {
