@@ -15,11 +15,13 @@ use ended::{ended, kubetide};
 use instance::{Instance, State, assert_bounded_repetition, changes_of, count, count_of, fold, listed};
 use k8s_openapi::{
     api::core::v1::ConfigMap,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList},
+    kube_aggregator::pkg::apis::apiregistration::v1::APIService,
 };
 use kube::{
     Api, Client,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use kubetide_test_env::{Apiserver, Crd};
 use serde_json::{Value, json};
@@ -92,6 +94,23 @@ async fn a_wildcard_captures_everything_that_can_be_listed_and_watched() {
     assert_eq!(count(&records, "snapshot_finished"), paths.len());
     kubetide.readiness_when("it is ready", |status, text| status == 200 && !text.contains("[~]")).await;
     println!("{} streams, {} objects", paths.len(), expected.len());
+
+    // A restart resumes each of them without a LIST.
+    assert!(kubetide.terminate().success());
+    let before = server.requests().await.unwrap();
+    kubetide.start();
+    kubetide.readiness_when("it is ready again", |status, text| status == 200 && !text.contains("[~]")).await;
+    assert_eq!(server.requests().await.unwrap().since(&before).lists_by_resource(), &BTreeMap::new());
+    assert_eq!(kubetide.records().len(), records.len());
+    assert!(kubetide.terminate().success());
+
+    // A namespace can be left out of everything that is in namespaces.
+    let entries = [format!("{{resource: \"*\", exclude_namespaces: [kube-system, {namespace}]}}")];
+    let mut kubetide = Instance::with_streams(server.kubeconfig(), &entries, "");
+    kubetide.start();
+    let records = kubetide.records_when_listed(paths.len()).await;
+    expected.retain(|(_, of, _), _| of != "kube-system" && *of != namespace);
+    assert_eq!(fold(&records), expected);
 }
 
 /// A kind that comes and goes, and its objects in one namespace.
@@ -229,45 +248,83 @@ async fn a_custom_resource_is_followed_as_it_comes_changes_and_goes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_custom_resource_that_went_while_kubetide_was_down_is_deleted_once_and_can_come_back() {
     let server = Apiserver::shared().await;
-    let kind = Kind::new(server, &["v1"]).await;
-    server.create_crd(&kind.crd).await.unwrap();
-    kind.create("v1", &["a", "b"]).await;
+    // The group of one goes with it, that of the other stays with another resource in it.
+    let (alone, with_sibling) = (Kind::new(server, &["v1"]).await, Kind::new(server, &["v1"]).await);
+    server.create_crd(&Crd::new(&with_sibling.group, "gadgets", "Gadget")).await.unwrap();
+    for kind in [&alone, &with_sibling] {
+        server.create_crd(&kind.crd).await.unwrap();
+        kind.create("v1", &["a", "b"]).await;
+    }
     let (here, there) = (server.namespace("here").await.unwrap(), server.namespace("there").await.unwrap());
     let entries = [
         format!("{{resource: configmaps, namespaces: [{here}, {there}]}}"),
-        format!("{{resource: {}}}", kind.crd.name()),
+        format!("{{resource: {}}}", alone.crd.name()),
+        format!("{{resource: {}, namespaces: [{}]}}", with_sibling.crd.name(), with_sibling.namespace),
     ];
     let mut kubetide = Instance::with_streams(server.kubeconfig(), &entries, "");
     kubetide.start();
-    kubetide.records_when_listed(3).await;
+    kubetide.records_when_listed(4).await;
     assert!(kubetide.terminate().success());
 
-    server.delete_crd(&kind.crd).await.unwrap();
+    server.delete_crd(&alone.crd).await.unwrap();
+    server.delete_crd(&with_sibling.crd).await.unwrap();
     kubetide.start();
-    let records = kubetide.records_when("it is removed", |r| count(r, "stream_removed") == 1).await;
+    let records = kubetide.records_when("both are removed", |r| count(r, "stream_removed") == 2).await;
     let told = ["snapshot_started", "snapshot", "snapshot", "snapshot_finished", "delete", "delete", "stream_removed"];
-    assert_eq!(kind.ops(&records), told);
-    assert!(
-        kind.of(&records)[4..6]
-            .iter()
-            .all(|record| record["origin"] == "list" && record["object"]["spec"]["size"] == 1)
-    );
-    kubetide
-        .readiness_when("a name without a resource is told", |status, text| {
-            status == 503 && text.contains("[-]resources failed: not served by the cluster: widgets.")
-        })
-        .await;
+    for kind in [&alone, &with_sibling] {
+        assert_eq!(kind.ops(&records), told);
+        let deletes = &kind.of(&records)[4..6];
+        assert!(deletes.iter().all(|delete| delete["origin"] == "list" && delete["object"]["spec"]["size"] == 1));
+    }
+    let waiting = |status: u16, text: &str| {
+        status == 503
+            && text.contains("[-]resources failed: not served by the cluster: ")
+            && text.contains(&alone.crd.name())
+            && text.contains(&with_sibling.crd.name())
+    };
+    kubetide.readiness_when("names without a resource are told", waiting).await;
 
-    // Also when it starts without it.
+    // Also when it starts without them.
     assert!(kubetide.terminate().success());
     kubetide.start();
-    kubetide.readiness_when("it waits for it", |_, text| text.contains("not served by the cluster: widgets.")).await;
-    server.create_crd(&kind.crd).await.unwrap();
-    kind.create("v1", &["a"]).await;
-    let expected = kind.listed(&kind.stream(), "v1").await;
-    let records = kubetide.records_when("it is captured again", |r| kind.fold(r) == expected).await;
-    assert_eq!(kind.ops(&records)[..7], told, "nothing is told twice");
+    kubetide.readiness_when("it waits for them", waiting).await;
+    server.create_crd(&alone.crd).await.unwrap();
+    alone.create("v1", &["a"]).await;
+    let expected = alone.listed(&alone.stream(), "v1").await;
+    let records = kubetide.records_when("it is captured again", |r| alone.fold(r) == expected).await;
+    assert_eq!(alone.ops(&records)[..7], told, "nothing is told twice");
+    assert_eq!(with_sibling.ops(&records), told);
+    server.create_crd(&with_sibling.crd).await.unwrap();
     kubetide.readiness_when("all is well", |status, text| status == 200 && !text.contains("[~]")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_custom_resource_is_followed_while_others_never_cease_to_change() {
+    let server = Apiserver::shared().await;
+    let (kind, restless) = (Kind::new(server, &["v1"]).await, Kind::new(server, &["v1"]).await);
+    server.create_crd(&restless.crd).await.unwrap();
+    let entries = [format!("{{resource: \"*.{}\"}}", kind.group)];
+    let mut kubetide = Instance::with_streams(server.kubeconfig(), &entries, "");
+    kubetide.start();
+    kubetide.readiness_when("it waits", |status, _| status == 200).await;
+    let definitions = Api::<CustomResourceDefinition>::all(kind.client.clone());
+    let name = restless.crd.name();
+    let annotate = async || {
+        for number in 0_u64.. {
+            let patch = Patch::Merge(json!({"metadata": {"annotations": {"number": number.to_string()}}}));
+            definitions.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let captured = async {
+        server.create_crd(&kind.crd).await.unwrap();
+        kind.create("v1", &["a"]).await;
+        kubetide.records_when("it is captured", |r| !changes_of(r, "a").is_empty()).await
+    };
+    tokio::select! {
+        () = annotate() => unreachable!(),
+        _ = captured => {}
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -380,4 +437,60 @@ async fn a_dead_aggregated_api_deletes_nothing_and_only_degrades() {
     server.remove_api_service(&kind.group, "v2").await.unwrap();
     kubetide.readiness_when("it is whole again", |status, text| status == 200 && !text.contains("[~]")).await;
     assert_eq!(count(&kubetide.records()[before..], "stream_removed"), 0);
+}
+
+/// A group that was captured, and whose API server then dies. It is a custom resource's: its requests are sent to a Service
+/// that is not there, until the APIService is deleted and the API server makes its own again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_captured_api_whose_server_dies_deletes_nothing_and_heals() {
+    let server = Apiserver::start().await.unwrap();
+    let kind = Kind::new(&server, &["v1"]).await;
+    server.create_crd(&kind.crd).await.unwrap();
+    kind.create("v1", &["a", "b"]).await;
+    let more = "watch: {timeout_min_secs: 1, timeout_max_secs: 2}\n";
+    let mut by_wildcard = Instance::with_streams(server.kubeconfig(), &EVERYTHING, more);
+    let mut by_name =
+        Instance::with_streams(server.kubeconfig(), &[format!("{{resource: {}}}", kind.crd.name())], more);
+    for kubetide in [&mut by_wildcard, &mut by_name] {
+        kubetide.start();
+        kubetide.readiness_when("it is ready", |status, text| status == 200 && !text.contains("[~]")).await;
+    }
+
+    let services = Api::<APIService>::all(kind.client.clone());
+    let name = format!("v1.{}", kind.group);
+    let patch = json!({"metadata": {"labels": {"kube-aggregator.kubernetes.io/automanaged": null}},
+        "spec": {"insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": "does-not-exist"}}});
+    services.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    let stream = format!("stream/{}", kind.stream());
+    let wildcards = format!("[~]{stream} degraded: 503");
+    by_wildcard
+        .readiness_when("it is degraded", |status, text| {
+            status == 200 && text.contains(&wildcards) && text.contains("[~]discovery degraded")
+        })
+        .await;
+    let named = format!("[-]{stream} failed: 503");
+    by_name.readiness_when("it is red", |status, text| status == 503 && text.contains(&named)).await;
+    // Over a restart as well, and longer than it takes to believe that a resource is gone of which nothing else is known.
+    for kubetide in [&mut by_wildcard, &mut by_name] {
+        assert!(kubetide.terminate().success());
+        kubetide.start();
+    }
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    for kubetide in [&by_wildcard, &by_name] {
+        let records = kubetide.records();
+        assert_eq!((count(&records, "delete"), count(&records, "stream_removed"), count(&records, "gap")), (0, 0, 0));
+        assert_eq!(kind.fold(&records).len(), 2);
+    }
+
+    services.delete(&name, &DeleteParams::default()).await.unwrap();
+    let healed = async || kind.objects("v1").list(&kube::api::ListParams::default()).await.is_ok();
+    while !healed().await {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    kind.create("v1", &["c"]).await;
+    for kubetide in [&mut by_wildcard, &mut by_name] {
+        let records = kubetide.records_when("it goes on", |r| !changes_of(r, "c").is_empty()).await;
+        assert_eq!(kind.changes(&records), [("snapshot", "a"), ("snapshot", "b"), ("create", "c")]);
+        kubetide.readiness_when("it is ready", |status, text| status == 200 && !text.contains("[~]")).await;
+    }
 }
