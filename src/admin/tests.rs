@@ -60,6 +60,7 @@ impl Served {
 async fn readyz_is_ok_in_two_letters_and_every_check_on_request() {
     let served = Served::new().await;
     served.vitals.stream("core/pods", Asked::Named).synced();
+    served.vitals.unresolved(&[]);
     served.vitals.stream("example.com/widgets", Asked::Wildcard).failed("403 Forbidden", true, 1);
     served.vitals.sink("audit");
     assert_eq!(served.page("/readyz").await, (200, "ok".into()));
@@ -75,6 +76,7 @@ async fn readyz_is_ok_in_two_letters_and_every_check_on_request() {
 async fn readyz_is_503_with_what_failed_and_on_request_with_the_rest() {
     let served = Served::new().await;
     served.vitals.stream("core/pods", Asked::Named).synced();
+    served.vitals.unresolved(&[]);
     served.vitals.stream("apps/deployments", Asked::Named).failed("403 Forbidden", true, 1);
     let failed = "[-]stream/apps/deployments failed: 403 Forbidden (for 0 s)\n";
     assert_eq!(served.page("/readyz").await, (503, format!("{failed}readyz check failed\n")));

@@ -56,10 +56,10 @@ pub struct Roster {
     custom: HashSet<String>,
     /// What discovery showed last, by full name.
     served: HashSet<String>,
-    /// There are words that stand for nothing now.
-    unresolved: bool,
     /// Definitions may not be watched.
     refused: bool,
+    /// Words of the configuration stand for nothing now, and may come to stand for something.
+    unresolved: bool,
     next: Option<Instant>,
     last: Instant,
     looks_left: usize,
@@ -87,8 +87,8 @@ impl Roster {
             tasks: JoinSet::new(),
             custom: HashSet::new(),
             served: HashSet::new(),
-            unresolved: false,
             refused: false,
+            unresolved: false,
             next: None,
             last: now,
             looks_left: 0,
@@ -109,10 +109,10 @@ impl Roster {
 
     async fn follow(&mut self, plan: Plan) -> Result<(), SourceError> {
         self.settle(&plan).await?;
-        self.tell_unresolved(&plan);
-        for follow in plan.follow {
-            self.start(follow).await?;
+        for follow in &plan.follow {
+            self.start(follow.clone()).await?;
         }
+        self.tell_unresolved(&plan);
         let (news_sender, mut news) = mpsc::channel(64);
         let mut definitions = JoinSet::new();
         if self.follows_definitions() {
@@ -166,7 +166,8 @@ impl Roster {
             }
         }
         self.looks_left = AFTER_NEWS.len();
-        self.schedule();
+        // Not later than it was due already: news that never cease must not put it off for ever.
+        self.look_by(self.common.clock.now() + AFTER_NEWS[AFTER_NEWS.len() - 1]);
     }
 
     fn look_by(&mut self, at: Instant) {
@@ -176,8 +177,7 @@ impl Roster {
     /// When discovery is read next.
     fn schedule(&mut self) {
         let now = self.common.clock.now();
-        let unsettled =
-            self.followed.values().any(|followed| followed.absent.is_some()) || self.wanted.len() > self.followed.len();
+        let unsettled = self.unresolved || self.followed.values().any(|followed| followed.absent.is_some());
         let pause = match self.looks_left.checked_sub(1) {
             Some(at) => AFTER_NEWS[at],
             None if self.refused || unsettled => POLL.mul_f64(rand::random_range(1.0..1.2)),
@@ -352,8 +352,8 @@ impl Roster {
         let followed = |word: &str| self.followed.values().any(|followed| followed.follow.asked_as == word);
         let words: Vec<String> =
             plan.unresolved.iter().map(|unresolved| unresolved.word.clone()).filter(|word| !followed(word)).collect();
-        self.vitals.unresolved(&words);
         self.unresolved = !words.is_empty();
+        self.vitals.unresolved(&words);
     }
 }
 

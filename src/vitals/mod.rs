@@ -58,7 +58,7 @@ struct Board {
 struct Whole {
     streams: BTreeMap<Arc<str>, Arc<Mutex<stream::Condition>>>,
     sinks: BTreeMap<Arc<str>, Arc<Mutex<sink::Condition>>>,
-    /// Whether it was ever known what there is to follow.
+    /// Whether it was ever told what there is to follow, all of it.
     known: bool,
     discovery_failing: Option<(Instant, String)>,
     unresolved: Vec<String>,
@@ -87,9 +87,7 @@ impl Vitals {
     /// A stream that is followed from now on. The same name again replaces it: what the old one reports is only counted.
     pub fn stream(&self, name: &str, asked: Asked) -> StreamVitals {
         let condition = Arc::new(Mutex::new(stream::Condition::new(asked)));
-        let mut whole = self.whole();
-        whole.known = true;
-        whole.streams.insert(name.into(), Arc::clone(&condition));
+        self.whole().streams.insert(name.into(), Arc::clone(&condition));
         StreamVitals::new(Arc::clone(&self.shared), name, condition)
     }
 
@@ -114,14 +112,15 @@ impl Vitals {
 
     /// What the cluster serves is known.
     pub fn discovered(&self) {
-        let mut whole = self.whole();
-        whole.known = true;
-        whole.discovery_failing = None;
+        self.whole().discovery_failing = None;
     }
 
-    /// The configured resources that the cluster does not serve now; none any more if empty.
+    /// The configured resources that the cluster does not serve now; none any more if empty. To be told after the streams of
+    /// the others: until then nothing is ready.
     pub fn unresolved(&self, words: &[String]) {
-        self.whole().unresolved = words.to_vec();
+        let mut whole = self.whole();
+        whole.known = true;
+        whole.unresolved = words.to_vec();
     }
 
     /// Whether appending to the log is blocked.

@@ -44,6 +44,7 @@ const PODS: &str = "stream/core/pods";
 fn pods(asked: Asked) -> (Vitals, StreamVitals) {
     let vitals = Vitals::new();
     let pods = vitals.stream("core/pods", asked);
+    vitals.unresolved(&[]);
     (vitals, pods)
 }
 
@@ -65,6 +66,11 @@ async fn nothing_is_ready_before_it_is_known_what_to_follow() {
     vitals.discovery_failed("503 Service Unavailable");
     assert!(!vitals.readiness().ready);
     vitals.discovered();
+    assert_red(&vitals, "resources", "what the cluster serves is not known yet");
+    let pods = vitals.stream("core/pods", Asked::Wildcard);
+    pods.synced();
+    assert!(!vitals.readiness().ready, "there may be more streams to come");
+    vitals.unresolved(&[]);
     assert!(vitals.readiness().ready);
 }
 

@@ -8,6 +8,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
+    io::{Read as _, Write as _},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -25,27 +26,44 @@ pub const BATCH: u64 = 50;
 pub struct Instance {
     directory: TempDir,
     child: Option<Child>,
+    kubeconfig: PathBuf,
+    /// Where the log of the process that runs now begins.
+    log_begins: usize,
 }
 
 impl Instance {
     /// Writes a configuration with a file sink for these streams; `more` is appended to it.
     pub fn new(kubeconfig: &Path, streams: &[(&str, &str)], more: &str) -> Self {
+        let entry =
+            |(resource, namespace): &(&str, &str)| format!("{{resource: {resource}, namespaces: [{namespace}]}}");
+        let entries: Vec<String> = streams.iter().map(entry).collect();
+        Self::with_streams(kubeconfig, &entries, more)
+    }
+
+    /// The same with streams that have any keys, each as YAML: `{resource: pods, mode: poll}`.
+    pub fn with_streams(kubeconfig: &Path, streams: &[impl AsRef<str>], more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name).display().to_string();
+        let instance = Self { directory, child: None, kubeconfig: kubeconfig.into(), log_begins: 0 };
+        instance.configure(streams, more);
+        instance
+    }
+
+    /// Writes the configuration anew, for the next start.
+    pub fn configure(&self, streams: &[impl AsRef<str>], more: &str) {
+        let path = |name: &str| self.path(name).display().to_string();
         let mut config = format!(
             "cluster: {{name: test, kubeconfig: {}}}\ndata_dir: {}\ntelemetry: {{log_level: debug}}\nadmin: {{listen: \"127.0.0.1:0\"}}\nstreams:\n",
-            kubeconfig.display(),
+            self.kubeconfig.display(),
             path("data")
         );
-        for (resource, namespace) in streams {
-            config.push_str(&format!("  - {{resource: {resource}, namespaces: [{namespace}]}}\n"));
+        for stream in streams {
+            config.push_str(&format!("  - {}\n", stream.as_ref()));
         }
         config.push_str(&format!(
             "sinks:\n  - {{name: out, type: file, path: {}, batch: {{max_records: {BATCH}, max_wait_ms: 20}}}}\n{more}",
             path("out.ndjson")
         ));
-        std::fs::write(directory.path().join("kubetide.yaml"), config).unwrap();
-        Self { directory, child: None }
+        std::fs::write(path("kubetide.yaml"), config).unwrap();
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -59,6 +77,7 @@ impl Instance {
     /// Starts with what `more` adds to the command: arguments, variables.
     pub fn start_with(&mut self, more: impl FnOnce(&mut Command)) {
         assert!(self.child.is_none(), "it runs already");
+        self.log_begins = std::fs::read(self.path("log")).unwrap_or_default().len();
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_kubetide"));
         command.args(["run", "--config"]).arg(self.path("kubetide.yaml"));
@@ -100,6 +119,52 @@ impl Instance {
 
     pub fn records(&self) -> Vec<Value> {
         self.lines().iter().map(|line| serde_json::from_str(line).expect("a line is a record")).collect()
+    }
+
+    /// What the process that runs now, or ran last, has said.
+    pub fn log(&self) -> String {
+        let log = std::fs::read(self.path("log")).unwrap_or_default();
+        String::from_utf8_lossy(&log[self.log_begins..]).into_owned()
+    }
+
+    /// A page of the running process's admin HTTP: status and text. None before it listens.
+    pub fn page(&self, path: &str) -> Option<(u16, String)> {
+        let log = self.log();
+        let address = log.split("admin listens on ").nth(1)?.lines().next()?.trim().to_owned();
+        let mut connection = std::net::TcpStream::connect(address).ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    }
+
+    /// Waits until `/readyz?verbose` is as wanted, and returns its text.
+    pub async fn readiness_when(&mut self, wanted: &str, ready: impl Fn(u16, &str) -> bool) -> String {
+        let since = Instant::now();
+        loop {
+            let page = self.page("/readyz?verbose");
+            if let Some((status, text)) = &page
+                && ready(*status, text)
+            {
+                return text.clone();
+            }
+            if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().unwrap()) {
+                panic!("kubetide ended with {status} while the test waited until {wanted}");
+            }
+            assert!(since.elapsed() < PATIENCE, "not seen in {PATIENCE:?}: {wanted}; {page:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The sum of the series of a metric that have all of these labels: `stream="core/pods"`.
+    pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let (status, text) = self.page("/metrics").expect("metrics are served");
+        assert_eq!(status, 200);
+        let series = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
+        let of = series.filter(|line| labels.iter().all(|label| line.contains(label)));
+        of.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
     /// Waits until the records are as wanted, and returns them.
@@ -166,6 +231,24 @@ pub fn fold(records: &[Value]) -> State {
         }
     }
     state
+}
+
+/// How many records have this op and stream.
+pub fn count_of(records: &[Value], stream: &str, op: &str) -> usize {
+    records.iter().filter(|record| record["op"] == op && record["stream"] == stream).count()
+}
+
+/// What the API server itself lists at `path`, as a consumer of `stream` should have it.
+pub async fn listed(client: &kube::Client, stream: &str, path: &str) -> State {
+    let list: Value = client.request(http::Request::get(path).body(vec![]).unwrap()).await.unwrap();
+    let kind = list["kind"].as_str().unwrap().strip_suffix("List").unwrap();
+    let item = |item: &Value| {
+        let mut item = cleaned(item.clone());
+        (item["kind"], item["apiVersion"]) = (kind.into(), list["apiVersion"].clone());
+        let text = |key: &str| item["metadata"][key].as_str().unwrap_or_default().to_owned();
+        ((stream.to_owned(), text("namespace"), text("name")), item)
+    };
+    list["items"].as_array().unwrap().iter().map(item).collect()
 }
 
 /// An object less what kubetide cuts out of it.
