@@ -1,0 +1,390 @@
+//! When the cluster's history is not what it was: etcd restored from an older copy, another cluster behind the same address, a
+//! forgotten past, a silent watch, a changed configuration. Each break is told, once, and what it hid is made good.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+mod instance;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use instance::{Instance, State, assert_bounded_repetition, changes_of, cleaned, count, fold};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use kubetide_test_env::Apiserver;
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// The real server sends bookmarks about once a minute, and two seconds before the end of a watch. With short watches they
+/// come often enough for a test.
+const SHORT_WATCHES: &str = "watch: {timeout_min_secs: 4, timeout_max_secs: 4}\n";
+
+/// A namespace of its own and the ways to change config maps in it.
+struct Space {
+    namespace: String,
+    client: Client,
+    maps: Api<ConfigMap>,
+}
+
+impl Space {
+    async fn new(server: &Apiserver, prefix: &str) -> Self {
+        Self::at(server, &server.namespace(prefix).await.unwrap()).await
+    }
+
+    /// With a client of its own: a server that was restarted has closed the connections of the older ones.
+    async fn at(server: &Apiserver, namespace: &str) -> Self {
+        let client = server.client().await.unwrap();
+        let maps = Api::namespaced(client.clone(), namespace);
+        Self { namespace: namespace.to_owned(), client, maps }
+    }
+
+    /// Returns the version of what it wrote.
+    async fn create(&self, name: &str, value: &str) -> u64 {
+        let map = json!({"metadata": {"name": name}, "data": {"value": value}});
+        let map = serde_json::from_value(map).unwrap();
+        version_of(&self.maps.create(&PostParams::default(), &map).await.unwrap())
+    }
+
+    async fn update(&self, name: &str, value: &str) -> u64 {
+        let patch = Patch::Merge(json!({"data": {"value": value}}));
+        version_of(&self.maps.patch(name, &PatchParams::default(), &patch).await.unwrap())
+    }
+
+    async fn delete(&self, name: &str) {
+        self.maps.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    fn stream(&self) -> String {
+        format!("core/configmaps@{}", self.namespace)
+    }
+
+    fn streams(&self) -> [(&'static str, &str); 1] {
+        [("configmaps", &self.namespace)]
+    }
+
+    async fn state(&self) -> State {
+        let path = format!("/api/v1/namespaces/{}/configmaps", self.namespace);
+        listed(&self.client, &self.stream(), &path, "v1", "ConfigMap").await
+    }
+}
+
+fn version_of(map: &ConfigMap) -> u64 {
+    map.metadata.resource_version.as_ref().unwrap().parse().unwrap()
+}
+
+/// What the API server itself lists, as a consumer should have it.
+async fn listed(client: &Client, stream: &str, path: &str, api_version: &str, kind: &str) -> State {
+    let list: Value = client.request(http::Request::get(path).body(vec![]).unwrap()).await.unwrap();
+    let items = list["items"].as_array().unwrap().iter().map(|item| {
+        let mut item = cleaned(item.clone());
+        (item["kind"], item["apiVersion"]) = (kind.into(), api_version.into());
+        let text = |key: &str| item["metadata"][key].as_str().unwrap_or_default().to_owned();
+        ((stream.to_owned(), text("namespace"), text("name")), item)
+    });
+    items.collect()
+}
+
+/// The control records of a kind, in order.
+fn controls<'a>(records: &'a [Value], op: &str) -> Vec<&'a Value> {
+    records.iter().filter(|record| record["op"] == op).collect()
+}
+
+/// Asserts that there is one gap in these records, of this stream and for this reason, and that it was mended.
+fn assert_one_gap<'a>(records: &'a [Value], stream: &str, reason: &str) -> &'a Value {
+    let gaps = controls(records, "gap");
+    assert_eq!(gaps.len(), 1, "{gaps:?}");
+    let gap = gaps[0];
+    assert_eq!((&gap["reason"], &gap["stream"], &gap["scope"]), (&json!(reason), &json!(stream), &json!("stream")));
+    assert!(gap["from"]["resource_version"].as_str().is_some_and(|version| !version.is_empty()), "{gap}");
+    let finished = controls(records, "resync_finished");
+    assert_eq!(finished.len(), 1, "one break is mended once");
+    finished[0]
+}
+
+fn ops_of<'a>(records: &'a [Value], name: &str) -> Vec<(&'a str, &'a str)> {
+    let origin = |record: &'a Value| record["origin"].as_str().unwrap();
+    changes_of(records, name).into_iter().map(|(op, record)| (op, origin(record))).collect()
+}
+
+/// An id stands for the same bytes wherever it occurs in the file, whatever happened to the cluster meanwhile.
+fn assert_an_id_has_one_content(lines: &[String]) {
+    #[derive(Deserialize)]
+    struct Told<'a> {
+        id: &'a str,
+        #[serde(borrow)]
+        object: Option<&'a RawValue>,
+    }
+    let mut told: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+    for line in lines {
+        let Told { id, object } = serde_json::from_str(line).unwrap();
+        let object = object.map(RawValue::get);
+        let first = told.entry(id).or_insert(object);
+        assert_eq!(*first, object, "id {id} stands for two things");
+    }
+    assert!(told.len() > 1);
+}
+
+async fn eventually<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        if let Some(found) = found().await {
+            return found;
+        }
+        assert!(since.elapsed() < Duration::from_secs(60), "not seen in a minute: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The admin pages of a running instance.
+struct Admin {
+    address: String,
+}
+
+impl Admin {
+    /// Of the instance's latest start.
+    async fn of(kubetide: &Instance, starts: usize) -> Self {
+        let address = eventually("the admin address is logged", async || {
+            let log = std::fs::read_to_string(kubetide.path("log")).unwrap();
+            let addresses: Vec<&str> = log.split("admin listens on ").skip(1).collect();
+            let latest = addresses.get(starts - 1)?;
+            Some(latest.split_whitespace().next()?.to_owned())
+        });
+        Self { address: address.await }
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        let mut connection = tokio::net::TcpStream::connect(&self.address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address);
+        connection.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await.unwrap();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
+    /// The sum of a counter over its series with this label; none if there is no such series.
+    async fn counter(&self, name: &str, label: &str) -> Option<f64> {
+        let (_, page) = self.get("/metrics").await;
+        let series = page.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(label));
+        let values: Vec<f64> = series.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        (!values.is_empty()).then(|| values.iter().sum())
+    }
+
+    async fn verified(&self, result: &str) -> Option<f64> {
+        self.counter("kubetide_verifications_total", &format!("result=\"{result}\"")).await
+    }
+}
+
+/// What is written in the time that the restored cluster knows nothing of.
+const LOST_WRITES: usize = 300;
+
+/// A config map for each thing that can become of one by a restored backup, and the backup.
+async fn prepare(space: &Space) {
+    for name in ["kept", "changed", "reverted", "deleted"] {
+        space.create(name, "before").await;
+    }
+}
+
+/// What the backup does not know. Returns the last version.
+async fn lose(space: &Space) -> u64 {
+    space.create("lost", "lost").await;
+    space.delete("deleted").await;
+    space.update("reverted", "lost").await;
+    for round in 0..LOST_WRITES {
+        space.update("changed", &format!("lost {round}")).await;
+    }
+    space.update("lost", "lost last").await
+}
+
+/// Asserts what the restored backup has made of the config maps of [`prepare`], and that every id still has one content.
+fn assert_restored(kubetide: &Instance, before: usize, records: &[Value], space: &Space) {
+    let new = &records[before..];
+    let finished = assert_one_gap(new, &space.stream(), "version_regressed");
+    assert_eq!(ops_of(new, "lost"), [("delete", "list")]);
+    assert_eq!(changes_of(new, "lost")[0].1["object"]["data"]["value"], "lost last", "with the last known state");
+    assert_eq!(ops_of(new, "deleted"), [("create", "list")]);
+    assert_eq!(ops_of(new, "reverted"), [("update", "list")]);
+    assert_eq!(ops_of(new, "kept"), [], "what the backup has as it was is not told again");
+    assert_eq!(finished["counts"]["delete"], 1);
+    assert_an_id_has_one_content(&kubetide.lines());
+    assert_bounded_repetition(&kubetide.lines(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_restored_while_kubetide_is_stopped_is_one_gap_and_a_compare_by_content() {
+    let server = Apiserver::start().await.unwrap();
+    let space = Space::new(&server, "restored").await;
+    prepare(&space).await;
+    let backup = server.backup().await.unwrap();
+    let mut kubetide = Instance::new(server.kubeconfig(), &space.streams(), "");
+    kubetide.start();
+    kubetide.records_when_listed(1).await;
+    let lost = lose(&space).await;
+    let before = kubetide.records_when("the lost time is told", |r| changes_of(r, "lost").len() == 2).await;
+    assert!(kubetide.terminate().success());
+
+    server.restore(&backup).await.unwrap();
+    let space = Space::at(&server, &space.namespace).await;
+    space.update("changed", "after").await;
+    let now = space.create("new", "after").await;
+    assert!(now < lost, "the restored cluster is still behind: {now}, {lost}");
+    kubetide.start();
+    let mended = |r: &[Value]| count(r, "resync_finished") == 1;
+    let records = kubetide.records_when("the stream is whole again", mended).await;
+    assert_eq!(fold(&records), space.state().await);
+    let new = &records[before.len()..];
+    assert_restored(&kubetide, before.len(), &records, &space);
+    assert_eq!(ops_of(new, "changed"), [("update", "list")]);
+    assert_eq!(ops_of(new, "new"), [("create", "list")]);
+    assert_eq!(
+        controls(new, "resync_finished")[0]["counts"],
+        json!({"create": 2, "update": 2, "delete": 1, "unchanged": 1})
+    );
+
+    // Versions that were told before come again, for other contents.
+    for round in 0..LOST_WRITES {
+        space.update("changed", &format!("after {round}")).await;
+    }
+    space.create("last", "after").await;
+    let records = kubetide.records_when("the watch goes on", |r| !changes_of(r, "last").is_empty()).await;
+    assert_eq!(count(&records, "gap"), 1);
+    assert_eq!(fold(&records), space.state().await);
+    let versions = |records: &[Value]| -> BTreeSet<String> {
+        let of = changes_of(records, "changed");
+        of.iter().map(|(_, record)| record["resource_version"].as_str().unwrap().to_owned()).collect()
+    };
+    let (old, new) = (versions(&records[..before.len()]), versions(&records[before.len()..]));
+    let reused = old.intersection(&new).count();
+    assert!(reused > 0, "no version came again");
+    assert_an_id_has_one_content(&kubetide.lines());
+    println!("{reused} versions of one object came again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_restored_under_a_running_kubetide_is_one_gap_and_a_compare_by_content() {
+    let server = Apiserver::start().await.unwrap();
+    let space = Space::new(&server, "restored").await;
+    prepare(&space).await;
+    let backup = server.backup().await.unwrap();
+    let mut kubetide = Instance::new(server.kubeconfig(), &space.streams(), "");
+    kubetide.start();
+    kubetide.records_when_listed(1).await;
+    lose(&space).await;
+    let before = kubetide.records_when("the lost time is told", |r| changes_of(r, "lost").len() == 2).await;
+
+    server.restore(&backup).await.unwrap();
+    let space = Space::at(&server, &space.namespace).await;
+    let mended = |r: &[Value]| count(r, "resync_finished") == 1;
+    kubetide.records_when("the stream is whole again", mended).await;
+    space.create("new", "after").await;
+    space.update("kept", "after").await;
+    let records = kubetide.records_when("the watch goes on", |r| changes_of(r, "kept").len() == 2).await;
+    assert_eq!(fold(&records), space.state().await);
+    assert_eq!(ops_of(&records[before.len()..], "new"), [("create", "watch")]);
+    let resync = records.iter().rposition(|record| record["op"] == "resync_finished").unwrap();
+    assert_restored(&kubetide, before.len(), &records[..=resync], &space);
+}
+
+/// Writes `objects` one after the other in the very versions that they had, save with another value. False if another writer
+/// came in between.
+async fn write_at(space: &Space, elsewhere: &Space, objects: &BTreeMap<u64, String>) -> bool {
+    let mut next = elsewhere.update("filler", "first").await + 1;
+    let first = *objects.keys().next().unwrap();
+    assert!(next < first, "the restored server has written too much by itself: {next}, {first}");
+    for round in 0.. {
+        if next >= first {
+            break;
+        }
+        next = elsewhere.update("filler", &round.to_string()).await + 1;
+    }
+    for (version, name) in objects {
+        while next < *version {
+            next = elsewhere.update("filler", &next.to_string()).await + 1;
+        }
+        if space.update(name, "again").await != *version {
+            return false;
+        }
+        next = version + 1;
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verification_finds_versions_that_stand_for_other_contents_than_before() {
+    let server = Apiserver::start().await.unwrap();
+    let (space, elsewhere) = (Space::new(&server, "reused").await, Space::new(&server, "elsewhere").await);
+    for number in 0..10 {
+        space.create(&format!("map-{number}"), "before").await;
+    }
+    elsewhere.create("filler", "before").await;
+    let backup = server.backup().await.unwrap();
+    let config = format!("verify: {{interval_secs: 1}}\n{SHORT_WATCHES}");
+    let mut kubetide = Instance::new(server.kubeconfig(), &space.streams(), &config);
+    kubetide.start();
+    kubetide.records_when_listed(1).await;
+    // Room for what the restored server writes by itself when it starts.
+    for round in 0..LOST_WRITES {
+        elsewhere.update("filler", &round.to_string()).await;
+    }
+    let mut objects = BTreeMap::new();
+    for number in 0..10 {
+        let name = format!("map-{number}");
+        objects.insert(space.update(&name, "lost").await, name);
+    }
+    let before = kubetide.records_when("the lost time is told", |r| count(r, "update") == 10).await;
+    assert!(kubetide.terminate().success());
+    assert_eq!(count(&before, "gap"), 0);
+
+    // The API server writes a lease now and then; another try then.
+    let mut rounds = 0;
+    let space = loop {
+        rounds += 1;
+        assert!(rounds <= 5, "no round without a write in between");
+        server.restore(&backup).await.unwrap();
+        let (space, elsewhere) =
+            (Space::at(&server, &space.namespace).await, Space::at(&server, &elsewhere.namespace).await);
+        if write_at(&space, &elsewhere, &objects).await {
+            for round in 0..20 {
+                elsewhere.update("filler", &format!("beyond {round}")).await;
+            }
+            break space;
+        }
+    };
+    // The versions are all as they are known. Only the contents are not.
+    let expected = space.state().await;
+    let versions = |state: &State| -> Vec<Value> {
+        state.values().map(|object| object["metadata"]["resourceVersion"].clone()).collect()
+    };
+    assert_eq!(versions(&fold(&before)), versions(&expected), "every version is used again");
+    assert_ne!(fold(&before), expected);
+
+    let since = Instant::now();
+    kubetide.start();
+    let mended = |r: &[Value]| count(r, "resync_finished") == 1;
+    let records = kubetide.records_when("the stream is whole again", mended).await;
+    println!("found and mended in {:?}, {rounds} rounds", since.elapsed());
+    assert_eq!(fold(&records), expected);
+    let new = &records[before.len()..];
+    let finished = assert_one_gap(new, &space.stream(), "divergence");
+    assert_eq!(finished["counts"], json!({"create": 0, "update": 10, "delete": 0, "unchanged": 0}));
+    for name in objects.values() {
+        let (was, is) = (changes_of(&before, name).last().unwrap().1, changes_of(new, name)[0].1);
+        assert_eq!(was["resource_version"], is["resource_version"]);
+        assert_ne!(was["id"], is["id"], "another lineage");
+        assert_eq!(ops_of(new, name), [("update", "list")]);
+    }
+    assert_an_id_has_one_content(&kubetide.lines());
+    assert_bounded_repetition(&kubetide.lines(), 0);
+
+    // Once mended, there is nothing to find any more.
+    let admin = Admin::of(&kubetide, 2).await;
+    eventually("three clean verifications", async || admin.verified("clean").await.filter(|clean| *clean >= 3.0)).await;
+    assert_eq!(admin.verified("diverged").await, Some(1.0));
+    assert_eq!(count(&kubetide.records(), "gap"), 1);
+}
