@@ -7,23 +7,34 @@ mod instance;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs::File,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use instance::{Instance, State, assert_bounded_repetition, changes_of, cleaned, count, fold};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use kubetide_test_env::Apiserver;
+use kubetide_test_env::{Apiserver, Mode, Proxy};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    sync::watch,
+};
 
 /// The real server sends bookmarks about once a minute, and two seconds before the end of a watch. With short watches they
 /// come often enough for a test.
 const SHORT_WATCHES: &str = "watch: {timeout_min_secs: 4, timeout_max_secs: 4}\n";
+
+fn is_torture() -> bool {
+    std::env::var_os("KUBETIDE_TORTURE").is_some()
+}
 
 /// A namespace of its own and the ways to change config maps in it.
 struct Space {
@@ -178,6 +189,27 @@ impl Admin {
 
     async fn verified(&self, result: &str) -> Option<f64> {
         self.counter("kubetide_verifications_total", &format!("result=\"{result}\"")).await
+    }
+}
+
+/// Writes all the while in a namespace that nobody watches, as in any cluster there is.
+struct Life(tokio::task::JoinHandle<()>);
+
+impl Life {
+    /// In a namespace with a config map `filler`.
+    fn of(elsewhere: Space) -> Self {
+        Self(tokio::spawn(async move {
+            for round in 0.. {
+                elsewhere.update("filler", &format!("life {round}")).await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }))
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -364,6 +396,8 @@ async fn verification_finds_versions_that_stand_for_other_contents_than_before()
     assert_eq!(versions(&fold(&before)), versions(&expected), "every version is used again");
     assert_ne!(fold(&before), expected);
 
+    // The stream itself is quiet: it comes to know of a later version by bookmarks, which move only if something happens.
+    let _life = Life::of(Space::at(&server, &elsewhere.namespace).await);
     let since = Instant::now();
     kubetide.start();
     let mended = |r: &[Value]| count(r, "resync_finished") == 1;
@@ -387,4 +421,271 @@ async fn verification_finds_versions_that_stand_for_other_contents_than_before()
     eventually("three clean verifications", async || admin.verified("clean").await.filter(|clean| *clean >= 3.0)).await;
     assert_eq!(admin.verified("diverged").await, Some(1.0));
     assert_eq!(count(&kubetide.records(), "gap"), 1);
+}
+
+/// Creates and deletes config maps, as many per second as asked for, for as long as asked for. Returns how many writes it made.
+async fn churn(space: &Space, per_second: u32, lasts: Duration) -> u32 {
+    const WRITERS: u32 = 16;
+    let since = Instant::now();
+    let writers = (0..WRITERS).map(|writer| {
+        let maps = space.maps.clone();
+        tokio::spawn(async move {
+            let mut written = 0;
+            while since.elapsed() < lasts {
+                // Ten of each writer are there at any time; each lives a little while.
+                let name = |number: u32| format!("churn-{writer}-{number}");
+                let (round, is_delete) = (written / 2, written % 2 == 1);
+                if !is_delete {
+                    let map = json!({"metadata": {"name": name(round)}, "data": {"round": round.to_string()}});
+                    let map = serde_json::from_value(map).unwrap();
+                    maps.create(&PostParams::default(), &map).await.unwrap();
+                } else if round >= 10 {
+                    maps.delete(&name(round - 10), &DeleteParams::default()).await.unwrap();
+                }
+                written += 1;
+                let due = Duration::from_secs_f64(f64::from(written * WRITERS) / f64::from(per_second));
+                tokio::time::sleep(due.saturating_sub(since.elapsed())).await;
+            }
+            written
+        })
+    });
+    let mut all = 0;
+    for writer in writers.collect::<Vec<_>>() {
+        all += writer.await.unwrap();
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verification_every_second_finds_nothing_under_heavy_churn() {
+    let lasts = Duration::from_secs(if is_torture() { 60 } else { 8 });
+    let server = Apiserver::start().await.unwrap();
+    let space = Space::new(&server, "churn").await;
+    for number in 0..50 {
+        space.create(&format!("base-{number}"), "1").await;
+    }
+    // Several pages, so that each verification takes longer and sees more going on.
+    let config = "verify: {interval_secs: 1}\nlist: {page_size: 50}\n";
+    let mut kubetide = Instance::new(server.kubeconfig(), &space.streams(), config);
+    kubetide.start();
+    kubetide.records_when_listed(1).await;
+    let admin = Admin::of(&kubetide, 1).await;
+    let clean_before = admin.verified("clean").await.unwrap_or(0.0);
+    let since = Instant::now();
+    let written = churn(&space, 500, lasts).await;
+    let took = since.elapsed().as_secs_f64();
+    let clean = admin.verified("clean").await.unwrap_or(0.0) - clean_before;
+    let suspects = admin.counter("kubetide_verification_suspects_total", "stream=").await.unwrap_or(0.0);
+    println!(
+        "{:.0} writes per second, {clean} clean verifications in {took:.1} s, {suspects} suspects",
+        f64::from(written) / took
+    );
+
+    let expected = space.state().await;
+    let records = kubetide.records_when("the file tells the cluster's state", |r| fold(r) == expected).await;
+    assert_eq!(admin.verified("diverged").await, None);
+    assert_eq!(count(&records, "gap"), 0);
+    assert!(clean >= took * 0.6, "{clean} verifications in {took} s");
+    assert!(suspects > 0.0, "nothing was ever under way: this proves nothing");
+    assert_bounded_repetition(&kubetide.lines(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_watch_is_seen_in_readiness_and_rebuilt_and_nothing_is_lost() {
+    let server = Apiserver::shared().await;
+    let space = Space::new(server, "silent").await;
+    space.create("deleted", "1").await;
+    space.create("updated", "1").await;
+    let proxy = Proxy::start(server.address()).unwrap();
+    // The server ends each watch long before it would count as stalled, if it is heard.
+    let config = "watch: {timeout_min_secs: 3, timeout_max_secs: 3, stall_timeout_secs: 5}\n";
+    let mut kubetide = Instance::new(&server.kubeconfig_at(proxy.port()), &space.streams(), config);
+    kubetide.start();
+    kubetide.records_when_listed(1).await;
+    let admin = Admin::of(&kubetide, 1).await;
+    let ready = async || Some(admin.get("/readyz").await).filter(|(status, _)| *status == 200);
+    eventually("it is ready", ready).await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert_eq!(admin.counter("kubetide_stalls_total", "stream=").await, None, "a quiet stream is not a silent one");
+    assert_eq!(admin.get("/readyz").await, (200, "ok".into()));
+
+    proxy.set(Mode::Hang);
+    let since = Instant::now();
+    space.delete("deleted").await;
+    space.update("updated", "2").await;
+    space.create("created", "2").await;
+    let red = async || Some(admin.get("/readyz").await).filter(|(status, _)| *status == 503);
+    let (_, page) = eventually("readiness is red", red).await;
+    assert!(since.elapsed() < Duration::from_secs(10), "seen only after {:?}", since.elapsed());
+    assert!(page.contains(&format!("[-]stream/{}", space.stream())) && page.contains("stalled"), "{page}");
+    let stalls = admin.counter("kubetide_stalls_total", &format!("stream=\"{}\"", space.stream())).await;
+    assert_eq!(stalls, Some(1.0));
+    // It stays red for as long as nothing comes.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(admin.get("/readyz").await.0, 503);
+
+    proxy.set(Mode::Pass);
+    eventually("it is ready again", ready).await;
+    let records = kubetide.records_when("the silent time is told", |r| !changes_of(r, "created").is_empty()).await;
+    assert_eq!(ops_of(&records, "deleted")[1..], [("delete", "watch")]);
+    assert_eq!(ops_of(&records, "updated")[1..], [("update", "watch")]);
+    assert_eq!(ops_of(&records, "created"), [("create", "watch")]);
+    assert_eq!(count(&records, "gap"), 0, "silence is no break in history");
+    assert_eq!(fold(&records), space.state().await);
+    assert_bounded_repetition(&kubetide.lines(), 0);
+}
+
+/// An address behind which one server takes the place of another, as a load balancer or a DNS name that is pointed elsewhere.
+struct Address {
+    port: u16,
+    target: watch::Sender<SocketAddr>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Address {
+    async fn of(server: &Apiserver) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let target = watch::Sender::new(server.address());
+        let mut current = target.subscribe();
+        let accepting = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            loop {
+                tokio::select! {
+                    // All connections end with the switch.
+                    _ = current.changed() => connections.abort_all(),
+                    accepted = listener.accept() => {
+                        let (mut client, _) = accepted.unwrap();
+                        let target = *current.borrow();
+                        connections.spawn(async move {
+                            let mut server = tokio::net::TcpStream::connect(target).await.unwrap();
+                            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                        });
+                    }
+                }
+            }
+        });
+        Self { port, target, accepting }
+    }
+
+    fn becomes(&self, server: &Apiserver) {
+        self.target.send_replace(server.address());
+    }
+
+    /// The two servers have authorities of their own; what is behind the address is not known by its certificate.
+    fn kubeconfig(&self, directory: &Path) -> PathBuf {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {
+                "server": format!("https://127.0.0.1:{}", self.port), "insecure-skip-tls-verify": true}}],
+            "users": [{"name": "test", "user": {"token": "admin"}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        let path = directory.join("kubeconfig.yaml");
+        std::fs::write(&path, config.to_string()).unwrap();
+        path
+    }
+}
+
+impl Drop for Address {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn uid_of(server: &Apiserver) -> String {
+    let namespaces = Api::<Namespace>::all(server.client().await.unwrap());
+    namespaces.get("kube-system").await.unwrap().metadata.uid.unwrap()
+}
+
+/// A process of the instance's whose end the test waits for. It is killed with the value.
+struct Ending(Child);
+
+impl Ending {
+    fn start(kubetide: &Instance) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kubetide"));
+        command.args(["run", "--config"]).arg(kubetide.path("kubetide.yaml")).stdin(Stdio::null());
+        let output = |name: &str| File::create(kubetide.path(name)).unwrap();
+        Self(command.stdout(output("ending.out")).stderr(output("ending.err")).spawn().unwrap())
+    }
+
+    /// Its exit code and what it said.
+    async fn wait(&mut self, kubetide: &Instance) -> (Option<i32>, String) {
+        let status = eventually("it ends", async || self.0.try_wait().unwrap()).await;
+        (status.code(), std::fs::read_to_string(kubetide.path("ending.err")).unwrap())
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn assert_names_both_clusters((code, said): (Option<i32>, String), known: &str, found: &str) {
+    assert_eq!(code, Some(1), "{said}");
+    let error = said.lines().find(|line| line.starts_with("error: ")).expect("it says why");
+    assert!(error.contains(known) && error.contains(found) && error.contains("--accept-new-cluster"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_cluster_is_refused_unless_accepted_and_then_takes_the_place_of_the_old_one() {
+    let (old, new) = tokio::join!(Apiserver::start(), Apiserver::start());
+    let (old, new) = (old.unwrap(), new.unwrap());
+    let (known, found) = (uid_of(&old).await, uid_of(&new).await);
+    let (before, after) = (Space::at(&old, "default").await, Space::at(&new, "default").await);
+    for name in ["only-old", "both"] {
+        before.create(name, "old").await;
+    }
+    for name in ["both", "only-new"] {
+        after.create(name, "new").await;
+    }
+    let address = Address::of(&old).await;
+    let directory = tempfile::tempdir().unwrap();
+    let streams = [("configmaps", "default"), ("services", "default")];
+    let mut kubetide = Instance::new(&address.kubeconfig(directory.path()), &streams, "");
+    kubetide.start();
+    let told = kubetide.records_when_listed(2).await;
+    assert!(kubetide.terminate().success());
+
+    address.becomes(&new);
+    assert_names_both_clusters(Ending::start(&kubetide).wait(&kubetide).await, &known, &found);
+    assert_eq!(kubetide.records().len(), told.len(), "nothing was told of it");
+
+    kubetide.start_with(|command| drop(command.arg("--accept-new-cluster")));
+    let records = kubetide.records_when("both are compared", |r| count(r, "resync_finished") == 2).await;
+    assert!(kubetide.terminate().success());
+    let fresh = &records[told.len()..];
+    let gaps = controls(fresh, "gap");
+    let streams: BTreeSet<&str> = gaps.iter().map(|gap| gap["stream"].as_str().unwrap()).collect();
+    assert_eq!((gaps.len(), streams.len()), (2, 2), "one gap per stream");
+    assert_eq!(ops_of(fresh, "only-old"), [("delete", "list")]);
+    assert_eq!(ops_of(fresh, "both"), [("delete", "list"), ("create", "list")]);
+    assert_eq!(ops_of(fresh, "only-new"), [("create", "list")]);
+    assert_eq!(ops_of(fresh, "kubernetes"), [("delete", "list"), ("create", "list")]);
+    assert!(told.iter().all(|record| record["cluster"]["uid"] == known.as_str()));
+    assert!(fresh.iter().all(|record| record["cluster"]["uid"] == found.as_str()));
+    let mut expected = after.state().await;
+    let path = "/api/v1/namespaces/default/services";
+    expected.extend(listed(&after.client, "core/services@default", path, "v1", "Service").await);
+    assert_eq!(fold(&records), expected);
+
+    // It is the data directory's cluster now.
+    kubetide.start();
+    after.create("later", "new").await;
+    let records = kubetide.records_when("the watch goes on", |r| !changes_of(r, "later").is_empty()).await;
+    assert!(kubetide.terminate().success());
+    assert_eq!(ops_of(&records, "later"), [("create", "watch")]);
+    assert_eq!(count(&records, "gap"), 2);
+    assert_an_id_has_one_content(&kubetide.lines());
+
+    // Another cluster takes the address while the process runs: it ends, and nothing of the other cluster is told.
+    let mut running = Ending::start(&kubetide);
+    after.create("last", "new").await;
+    kubetide.records_when("it runs", |r| !changes_of(r, "last").is_empty()).await;
+    address.becomes(&old);
+    before.create("never", "old").await;
+    assert_names_both_clusters(running.wait(&kubetide).await, &found, &known);
+    assert_eq!(kubetide.records().len(), records.len() + 1);
 }
