@@ -653,7 +653,9 @@ async fn another_cluster_is_refused_unless_accepted_and_then_takes_the_place_of_
     assert_names_both_clusters(Ending::start(&kubetide).wait(&kubetide).await, &known, &found);
     assert_eq!(kubetide.records().len(), told.len(), "nothing was told of it");
 
-    kubetide.start_with(|command| drop(command.arg("--accept-new-cluster")));
+    kubetide.start_with(|command| {
+        command.arg("--accept-new-cluster");
+    });
     let records = kubetide.records_when("both are compared", |r| count(r, "resync_finished") == 2).await;
     assert!(kubetide.terminate().success());
     let fresh = &records[told.len()..];
