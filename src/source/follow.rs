@@ -161,6 +161,9 @@ impl Follower {
             }
             State::Listing(way) => {
                 if way.is_start() {
+                    if let Err(error) = self.confirm(memory.lost).await {
+                        return Ok(Err(error));
+                    }
                     self.begin_list(memory, way == Way::Streaming).await?;
                 }
                 self.take_turn(memory).await;
@@ -185,7 +188,7 @@ impl Follower {
             State::Watching(from) => {
                 let mut position = from;
                 let ended = self.watch(memory, &mut position).await?;
-                if matches!(&ended, Ok(Outcome::Away)) || ended.as_ref().is_err_and(ApiError::is_out_of_sight) {
+                if matches!(&ended, Ok(Outcome::Away)) {
                     memory.lost = Some(self.common.clock.now());
                 }
                 machine.step(Outcome::Moved(position));
@@ -202,6 +205,9 @@ impl Follower {
     async fn recover(&self, machine: &Machine, memory: &mut Memory, error: &ApiError) -> Outcome {
         if let Some(list) = &mut memory.list {
             list.turn = None;
+        }
+        if error.is_out_of_sight() {
+            memory.lost = Some(self.common.clock.now());
         }
         let watching = matches!(machine.state(), State::Watching(_));
         let outcome = match error {
@@ -376,11 +382,17 @@ impl Follower {
         Ok(Outcome::Concluded)
     }
 
+    /// That it is still the same cluster, if it was lost sight of since.
+    async fn confirm(&self, lost: Option<Instant>) -> Result<(), ApiError> {
+        match lost {
+            Some(lost) => self.port.cluster().confirm(lost).await,
+            None => Ok(()),
+        }
+    }
+
     /// Before a watch from a stored position: a watch from a version that the API server has not reached would be silent.
     async fn check_version(&self, lost: Option<Instant>, position: &ResourceVersion) -> Result<Outcome, ApiError> {
-        if let Some(lost) = lost {
-            self.port.cluster().confirm(lost).await?;
-        }
+        self.confirm(lost).await?;
         let limit = Duration::from_secs(self.common.list.timeout_secs.get()).min(CHECK_WITHIN);
         match self.port.current_version(limit).await {
             Ok(current) if current.is_covered_by(position) && current != *position => {
