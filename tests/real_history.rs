@@ -15,10 +15,13 @@ use std::{
 };
 
 use instance::{Instance, State, assert_bounded_repetition, changes_of, cleaned, count, fold};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Namespace, Pod},
+};
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use kubetide_test_env::{Apiserver, Mode, Proxy};
 use serde::Deserialize;
@@ -690,4 +693,252 @@ async fn another_cluster_is_refused_unless_accepted_and_then_takes_the_place_of_
     before.create("never", "old").await;
     assert_names_both_clusters(running.wait(&kubetide).await, &found, &known);
     assert_eq!(kubetide.records().len(), records.len() + 1);
+}
+
+fn deployment(name: &str, replicas: i32, image: &str) -> Deployment {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": {
+            "metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": image}]}}},
+    }))
+    .unwrap()
+}
+
+/// What the controllers make of deployments, and how it is listed.
+const WORKLOADS: [(&str, &str, &str, &str); 4] = [
+    ("apps/deployments", "deployments.apps", "apps/v1", "Deployment"),
+    ("apps/replicasets", "replicasets.apps", "apps/v1", "ReplicaSet"),
+    ("core/pods", "pods", "v1", "Pod"),
+    ("events.k8s.io/events", "events.events.k8s.io", "events.k8s.io/v1", "Event"),
+];
+
+async fn workloads(client: &Client, namespace: &str) -> State {
+    let mut state = State::new();
+    for (stream, _, api_version, kind) in WORKLOADS {
+        let root = if api_version == "v1" { "api" } else { "apis" };
+        let resource = stream.rsplit('/').next().unwrap();
+        let path = format!("/{root}/{api_version}/namespaces/{namespace}/{resource}");
+        state.extend(listed(client, &format!("{stream}@{namespace}"), &path, api_version, kind).await);
+    }
+    state
+}
+
+/// Each object's records come in the order of its versions, and each continues from the one before it.
+fn assert_in_order_of_versions(records: &[Value]) {
+    let mut last: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+    let mut told = BTreeSet::new();
+    for record in records.iter().filter(|record| record["uid"].is_string()) {
+        if !told.insert(record["id"].as_str().unwrap()) {
+            // A kill may repeat a batch.
+            continue;
+        }
+        let text = |key: &str| record[key].as_str().unwrap();
+        let number = |version: &str| version.parse::<u64>().unwrap();
+        let before = last.insert((text("stream"), text("uid")), text("resource_version"));
+        assert_eq!(record["previous_resource_version"].as_str(), before, "{record}");
+        let later = before.is_none_or(|before| number(before) < number(text("resource_version")));
+        assert!(later, "{before:?}, then {record}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn controllers_at_work_and_kills_leave_what_the_cluster_has() {
+    let kills = if is_torture() { 20 } else { 5 };
+    let server = Apiserver::shared().await;
+    let _controllers = server.controller_manager().await.unwrap();
+    let (client, namespace) = (server.client().await.unwrap(), server.namespace("work").await.unwrap());
+    let deployments = Api::<Deployment>::namespaced(client.clone(), &namespace);
+    let pods = Api::<Pod>::namespaced(client.clone(), &namespace);
+    let streams = WORKLOADS.map(|(_, word, _, _)| (word, namespace.as_str()));
+    let mut kubetide = Instance::new(server.kubeconfig(), &streams, "");
+    kubetide.start();
+    kubetide.records_when_listed(4).await;
+
+    let web = "app=web";
+    let count_is = async |wanted: usize, image: &str| {
+        eventually(&format!("there are {wanted} pods of {image}"), async || {
+            let found = pods.list(&ListParams::default().labels(web)).await.unwrap().items;
+            let is = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some(image);
+            (found.len() == wanted && found.iter().all(is)).then_some(())
+        })
+        .await;
+    };
+    let scale = async |replicas: i32| {
+        let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        deployments.patch("web", &PatchParams::default(), &patch).await.unwrap();
+    };
+    let work = async {
+        deployments.create(&PostParams::default(), &deployment("stays", 3, "example.com/stays:1")).await.unwrap();
+        deployments.create(&PostParams::default(), &deployment("web", 30, "example.com/web:1")).await.unwrap();
+        count_is(30, "example.com/web:1").await;
+        scale(10).await;
+        count_is(10, "example.com/web:1").await;
+        scale(40).await;
+        count_is(40, "example.com/web:1").await;
+        // Rolled at once: without a kubelet no pod becomes ready.
+        let template = json!({"strategy": {"type": "Recreate", "rollingUpdate": null}, "template": {"spec": {
+            "containers": [{"name": "c", "image": "example.com/web:2"}]}}});
+        let patch = Patch::Strategic(json!({"spec": template}));
+        deployments.patch("web", &PatchParams::default(), &patch).await.unwrap();
+        count_is(40, "example.com/web:2").await;
+        deployments.delete("web", &DeleteParams::background()).await.unwrap();
+        count_is(0, "").await;
+    };
+    let killing = async {
+        for _ in 0..kills {
+            tokio::time::sleep(Duration::from_millis(rand::random_range(200..1500))).await;
+            kubetide.kill();
+            kubetide.start();
+        }
+    };
+    tokio::join!(work, killing);
+
+    // The controllers have settled when nothing changes any more.
+    let mut expected = workloads(&client, &namespace).await;
+    eventually("the controllers have settled", async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = workloads(&client, &namespace).await;
+        (now == std::mem::replace(&mut expected, now.clone())).then_some(())
+    })
+    .await;
+    let records = kubetide.records_when("the file tells the cluster's state", |r| fold(r) == expected).await;
+    assert!(kubetide.terminate().success());
+    assert_eq!(count(&records, "gap"), 0, "a kill is not a break in history");
+    let of = |stream: &str, op: &str| {
+        let stream = format!("{stream}@{namespace}");
+        records.iter().filter(|record| record["stream"] == stream.as_str() && record["op"] == op).count()
+    };
+    assert!(of("core/pods", "create") >= 103, "{}", of("core/pods", "create"));
+    assert!(of("core/pods", "delete") >= 100 && of("events.k8s.io/events", "create") > 10);
+    assert_in_order_of_versions(&records);
+    let repeated = assert_bounded_repetition(&kubetide.lines(), kills);
+    println!("{kills} kills, {} records, {repeated} repeated, {} objects at the end", records.len(), expected.len());
+}
+
+/// Writes other streams into the configuration of a stopped instance.
+fn follow_instead(kubetide: &Instance, streams: &[(&str, &str)]) {
+    let path = kubetide.path("kubetide.yaml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = config.split_once("streams:\n").unwrap();
+    let (_, after) = rest.split_once("sinks:\n").unwrap();
+    let entry =
+        |(resource, namespace): &(&str, &str)| format!("  - {{resource: {resource}, namespaces: [{namespace}]}}\n");
+    let streams: String = streams.iter().map(entry).collect();
+    std::fs::write(path, format!("{before}streams:\n{streams}sinks:\n{after}")).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_comes_and_goes_with_the_configuration_and_the_others_stay_where_they_were() {
+    let server = Apiserver::start().await.unwrap();
+    let space = Space::new(&server, "config").await;
+    let namespace = space.namespace.as_str();
+    let deployments = Api::<Deployment>::namespaced(space.client.clone(), namespace);
+    let create = async |name: &str| {
+        deployments.create(&PostParams::default(), &deployment(name, 1, "example.com/app:1")).await.unwrap();
+    };
+    space.create("a", "1").await;
+    create("kept").await;
+    create("deleted").await;
+    let (maps, deploys) = (("configmaps", namespace), ("deployments.apps", namespace));
+    let accounts = ("serviceaccounts", namespace);
+    // In pages, so that the API server counts them as LISTs.
+    let mut kubetide = Instance::new(server.kubeconfig(), &[maps, deploys], "list: {streaming: never}\n");
+    kubetide.start();
+    kubetide.records_when_listed(2).await;
+    assert!(kubetide.terminate().success());
+    let lists_before = server.requests().await.unwrap();
+    assert!(lists_before.lists("configmaps") > 0, "the first start has listed");
+
+    // One goes, another comes.
+    follow_instead(&kubetide, &[maps, accounts]);
+    kubetide.start();
+    kubetide.records_when_listed(3).await;
+    space.create("b", "1").await;
+    let records = kubetide.records_when("the watch goes on", |r| !changes_of(r, "b").is_empty()).await;
+    assert!(kubetide.terminate().success());
+    let removed = controls(&records, "stream_removed");
+    assert_eq!(removed.len(), 1);
+    assert_eq!(removed[0]["stream"], format!("apps/deployments@{namespace}"));
+    assert_eq!((count(&records, "delete"), count(&records, "gap")), (0, 0));
+
+    // It is told once, and what happens to it meanwhile is not.
+    kubetide.start();
+    deployments.delete("deleted", &DeleteParams::default()).await.unwrap();
+    create("created").await;
+    space.create("c", "1").await;
+    let records = kubetide.records_when("the watch goes on", |r| !changes_of(r, "c").is_empty()).await;
+    assert!(kubetide.terminate().success());
+    assert_eq!(count(&records, "stream_removed"), 1);
+    assert!(changes_of(&records, "created").is_empty());
+    let deployments_before = server.requests().await.unwrap();
+    assert_eq!(deployments_before.since(&lists_before).lists("deployments.apps"), 0);
+
+    // It comes back, and the other one goes.
+    follow_instead(&kubetide, &[maps, deploys]);
+    kubetide.start();
+    space.create("d", "1").await;
+    let back = |r: &[Value]| count(r, "resync_finished") == 1 && !changes_of(r, "d").is_empty();
+    let all = kubetide.records_when("it is compared", back).await;
+    assert!(kubetide.terminate().success());
+    let new = &all[records.len()..];
+    let finished = assert_one_gap(new, &format!("apps/deployments@{namespace}"), "config_changed");
+    assert_eq!(finished["counts"], json!({"create": 1, "update": 0, "delete": 1, "unchanged": 1}));
+    assert_eq!(ops_of(new, "deleted"), [("delete", "list")]);
+    assert_eq!(ops_of(new, "created"), [("create", "list")]);
+    assert_eq!(controls(new, "stream_removed")[0]["stream"], format!("core/serviceaccounts@{namespace}"));
+    let lists = server.requests().await.unwrap().since(&lists_before);
+    assert_eq!(lists.lists("configmaps"), 0, "the one that stayed was never listed again");
+    assert_eq!(lists.lists("deployments.apps"), 1);
+    let maps = ["b", "c", "d"].map(|name| ops_of(&all, name));
+    assert_eq!(maps, [const { [("create", "watch")] }; 3].map(Vec::from));
+    assert_eq!(count(&all, "snapshot_started"), 3, "once for each stream there ever was");
+    assert_bounded_repetition(&kubetide.lines(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_forgotten_in_a_long_pause_is_one_gap_per_stream_and_its_deletes_are_inferred() {
+    let server = Apiserver::start().await.unwrap();
+    let spaces = [Space::new(&server, "one").await, Space::new(&server, "two").await];
+    for space in &spaces {
+        for name in ["kept", "updated", "deleted"] {
+            space.create(name, &format!("{name} in {}", space.namespace)).await;
+        }
+    }
+    // Events are served from etcd, all others from the API server's memory: each has its own way to forget.
+    let events = ("events.events.k8s.io", spaces[0].namespace.as_str());
+    let streams = [spaces[0].streams()[0], spaces[1].streams()[0], events];
+    let mut kubetide = Instance::new(server.kubeconfig(), &streams, "");
+    kubetide.start();
+    let before = kubetide.records_when_listed(3).await;
+    assert!(kubetide.terminate().success());
+    for space in &spaces {
+        space.delete("deleted").await;
+        space.update("updated", "later").await;
+        space.create("created", "later").await;
+    }
+    server.forget_history().await.unwrap();
+    kubetide.start();
+    let mended = |r: &[Value]| count(r, "resync_finished") == 3;
+    let records = kubetide.records_when("all are whole again", mended).await;
+    let new = &records[before.len()..];
+    let gaps = controls(new, "gap");
+    let streams: BTreeSet<&str> = gaps.iter().map(|gap| gap["stream"].as_str().unwrap()).collect();
+    assert_eq!((gaps.len(), streams.len()), (3, 3), "one gap per stream");
+    assert!(gaps.iter().all(|gap| gap["reason"] == "expired"), "{gaps:?}");
+    let mut expected = State::new();
+    for space in &spaces {
+        let space = Space::at(&server, &space.namespace).await;
+        let of: Vec<Value> = new.iter().filter(|r| r["stream"] == space.stream().as_str()).cloned().collect();
+        let (delete, was) = (changes_of(&of, "deleted")[0], changes_of(&before, "deleted"));
+        let was = was.iter().find(|(_, record)| record["namespace"] == space.namespace.as_str()).unwrap().1;
+        assert_eq!((delete.0, &delete.1["origin"]), ("delete", &json!("list")));
+        assert_eq!((&delete.1["object"], &delete.1["uid"]), (&was["object"], &was["uid"]), "with the last known state");
+        assert_eq!(ops_of(&of, "updated"), [("update", "list")]);
+        assert_eq!(ops_of(&of, "created"), [("create", "list")]);
+        assert_eq!(ops_of(&of, "kept"), []);
+        expected.extend(space.state().await);
+    }
+    assert_eq!(fold(&records), expected);
+    assert_an_id_has_one_content(&kubetide.lines());
+    assert_bounded_repetition(&kubetide.lines(), 0);
 }
