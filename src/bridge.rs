@@ -122,7 +122,8 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
         pumps.spawn(pump(index, sink, &log, &vitals, drain.clone())?.run());
     }
     let common = Common::new(config, cluster, log.appender(), log.known(), clock);
-    let roster = Roster::new(common, config.streams.clone(), vitals, stop.clone());
+    // A token of its own: when it ends by itself, that is a failure and not a request to stop.
+    let roster = Roster::new(common, config.streams.clone(), vitals, stop.child_token());
     let mut source = JoinSet::new();
     source.spawn(roster.run(discovered, plan));
 
@@ -130,7 +131,7 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     let source_failed = |error| match error {
         SourceError::Write(error) => cannot_write(error),
         SourceError::Store(error) => RunError::Store(error),
-        SourceError::OtherCluster(problem) => RunError::Connect(ConnectError::Refused(problem)),
+        error @ SourceError::OtherCluster(_) => RunError::Connect(ConnectError::Refused(error.to_string())),
     };
     let failure: Option<RunError> = tokio::select! {
         () = stop.cancelled() => None,

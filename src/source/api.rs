@@ -87,6 +87,11 @@ impl ApiError {
         }
     }
 
+    /// Whether it is not known who answers next: the connection broke or went silent, or there was none.
+    pub fn is_out_of_sight(&self) -> bool {
+        self.is_absence() || matches!(self, Self::Cut(_) | Self::Stalled)
+    }
+
     /// The server's own wish for the pause.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -375,22 +380,24 @@ impl Port {
     /// the API server, else as a LIST of one object.
     pub async fn current_version(&self, timeout: Duration) -> Result<ResourceVersion, ApiError> {
         match tokio::time::timeout(timeout, self.version_by_streaming()).await {
-            Ok(Some(version)) => Ok(version),
+            Ok(Ok(Some(version))) => Ok(version),
+            // It is not there at all: a LIST would not find it either.
+            Ok(Err(error)) if error.is_out_of_sight() => Err(error),
             _ => Ok(self.page(1, None, timeout).await?.version),
         }
     }
 
-    /// None where the API server does not do streaming LISTs, or not now: the LIST says why.
-    async fn version_by_streaming(&self) -> Option<ResourceVersion> {
+    /// None where the API server does not do streaming LISTs.
+    async fn version_by_streaming(&self) -> Result<Option<ResourceVersion>, ApiError> {
         // No object can be called that.
         let fields = "metadata.name=-";
-        let mut lines = self.open_streaming(fields, Duration::from_secs(10)).await.ok()?;
-        while let Ok(Some(line)) = lines.next().await {
+        let mut lines = self.open_streaming(fields, Duration::from_secs(10)).await?;
+        while let Some(line) = lines.next().await? {
             if let Ok(WatchEvent::Bookmark { version, ends_list: true }) = WatchEvent::parse(&self.types, &line) {
-                return Some(version);
+                return Ok(Some(version));
             }
         }
-        None
+        Ok(None)
     }
 
     fn path(&self) -> String {

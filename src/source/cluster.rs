@@ -39,8 +39,6 @@ pub enum ConnectError {
 const RENEWAL_REFUSED: Duration = Duration::from_secs(2);
 /// …and while the API server cannot be reached: that is seldom the credentials' fault, and an exec plugin is not for free.
 const RENEWAL_UNREACHABLE: Duration = Duration::from_secs(15);
-/// The cluster's uid is read again at most this often, for all streams together.
-const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(10);
 /// A peer that is gone without a word is noticed after about a minute, also by the network in between.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
@@ -138,16 +136,18 @@ impl Cluster {
         self.access.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After the API server was away: that it is still the same cluster. Where the uid is given by the configuration, it is
-    /// taken at its word.
-    pub async fn confirm(&self) -> Result<(), ApiError> {
+    /// After the API server was lost sight of: that it is still the same cluster. One stream's answer is enough for all that
+    /// lost it before. Where the uid is given by the configuration, it is taken at its word.
+    pub async fn confirm(&self, lost: Instant) -> Result<(), ApiError> {
         if self.access.config.uid.is_some() {
             return Ok(());
         }
         let mut confirmed = self.access.confirmed.lock().await;
-        if confirmed.is_some_and(|at| at.elapsed() < CONFIRMATION_INTERVAL) {
+        if confirmed.is_some_and(|at| at > lost) {
             return Ok(());
         }
+        // As of the question: who answers later may be another again.
+        let asked = Instant::now();
         let found = match self.read_uid().await {
             Ok(uid) => uid,
             // The right to read it was taken away; that is no sign of another cluster.
@@ -160,7 +160,7 @@ impl Cluster {
                 "the API server at {url} is another cluster now: its uid is {found}, this data directory belongs to {known}"
             )));
         }
-        *confirmed = Some(Instant::now());
+        *confirmed = Some(asked);
         Ok(())
     }
 

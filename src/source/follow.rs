@@ -36,6 +36,8 @@ const LONGEST_PAUSE_AWAY: Duration = Duration::from_secs(30);
 const LONGEST_PAUSE_REFUSED: Duration = Duration::from_secs(300);
 /// A watch that ends sooner than this without an event counts as a failure, or a broken server would be asked in a loop.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
+/// A watch that ends this much before its time was not ended by its timeout.
+const EARLY: Duration = Duration::from_secs(2);
 /// How long a streaming LIST may bring nothing before it is done in pages: the bookmark at its end may never come.
 const STREAMING_SILENCE: Duration = Duration::from_secs(30);
 /// How long the API server may take to tell its version.
@@ -67,6 +69,8 @@ pub struct Follower {
 /// What the loop carries from one state to the next.
 struct Memory {
     backoff: Backoff,
+    /// When the API server was last lost sight of: who answers after that may be another.
+    lost: Option<Instant>,
     pulse: Pulse,
     /// The LIST under way.
     list: Option<ListUnderWay>,
@@ -88,6 +92,8 @@ struct ListUnderWay {
 struct OpenWatch {
     lines: Lines,
     opened: Instant,
+    /// When the server is to end it.
+    lasts: Duration,
     /// A version that the API server had reached when the watch was opened. When the server ends the watch in good order, the
     /// watch has passed it.
     passes: Option<ResourceVersion>,
@@ -130,6 +136,7 @@ impl Follower {
         let stall = Duration::from_secs(self.common.watch.stall_timeout_secs.get());
         let mut memory = Memory {
             backoff: Backoff::new(FIRST_PAUSE),
+            lost: None,
             pulse: Pulse::new(stall, self.position_since(&durable)),
             list: None,
             open: None,
@@ -172,6 +179,9 @@ impl Follower {
             }
             State::Listing(way) => {
                 if way.is_start() {
+                    if let Err(error) = self.confirm(memory.lost).await {
+                        return Ok(Err(error));
+                    }
                     self.begin_list(memory, way == Way::Streaming).await?;
                 } else if let Some(list) = &mut memory.list
                     && list.turn.is_none()
@@ -195,10 +205,13 @@ impl Follower {
                 self.common.clock.sleep(interval.mul_f64(rand::random_range(0.9..1.1))).await;
                 Ok(Ok(Outcome::Waited))
             }
-            State::Resuming(position) => Ok(self.check_version(&position).await),
+            State::Resuming(position) => Ok(self.check_version(memory.lost, &position).await),
             State::Watching(from) => {
                 let mut position = from;
                 let ended = self.watch(memory, &mut position).await?;
+                if matches!(&ended, Ok(Outcome::Away)) {
+                    memory.lost = Some(self.common.clock.now());
+                }
                 machine.step(Outcome::Moved(position));
                 Ok(ended)
             }
@@ -214,12 +227,14 @@ impl Follower {
         if let Some(list) = &mut memory.list {
             list.turn = None;
         }
+        if error.is_out_of_sight() {
+            memory.lost = Some(self.common.clock.now());
+        }
         let watching = matches!(machine.state(), State::Watching(_));
         let outcome = match error {
             ApiError::Expired => Outcome::Expired,
             ApiError::Undecodable(_) => Outcome::Undecodable,
-            // The connection that broke was there: only one that cannot be made is an API server that is away.
-            error if watching && error.is_absence() => Outcome::Away,
+            error if watching && error.is_out_of_sight() => Outcome::Away,
             _ => Outcome::Interrupted,
         };
         if watching && matches!(error, ApiError::Expired) {
@@ -336,7 +351,7 @@ impl Follower {
                         // events, has it and none after it.
                         memory.pulse.opened(opened, lasts);
                         memory.pulse.event(self.common.clock.now());
-                        memory.open = Some(OpenWatch { lines, opened, passes: None });
+                        memory.open = Some(OpenWatch { lines, opened, lasts, passes: None });
                     }
                     return Ok(Ok(Outcome::Streamed(version)));
                 }
@@ -384,9 +399,17 @@ impl Follower {
         Ok(Outcome::Concluded)
     }
 
+    /// That it is still the same cluster, if it was lost sight of since.
+    async fn confirm(&self, lost: Option<Instant>) -> Result<(), ApiError> {
+        match lost {
+            Some(lost) => self.port.cluster().confirm(lost).await,
+            None => Ok(()),
+        }
+    }
+
     /// Before a watch from a stored position: a watch from a version that the API server has not reached would be silent.
-    async fn check_version(&self, position: &ResourceVersion) -> Result<Outcome, ApiError> {
-        self.port.cluster().confirm().await?;
+    async fn check_version(&self, lost: Option<Instant>, position: &ResourceVersion) -> Result<Outcome, ApiError> {
+        self.confirm(lost).await?;
         self.common.pace.turn(&self.common.clock).await;
         let limit = Duration::from_secs(self.common.list.timeout_secs.get()).min(CHECK_WITHIN);
         match self.port.current_version(limit).await {
@@ -409,7 +432,7 @@ impl Follower {
 
     /// Follows one watch to its end. `position` is how far it came.
     async fn watch(&self, memory: &mut Memory, position: &mut ResourceVersion) -> Asked<Outcome> {
-        let OpenWatch { mut lines, opened, passes } = match memory.open.take() {
+        let OpenWatch { mut lines, opened, lasts, passes } = match memory.open.take() {
             Some(open) => open,
             None => match self.open_watch(memory, position).await {
                 Ok(open) => open,
@@ -439,6 +462,8 @@ impl Follower {
                 Some(Ok(None)) if quiet && opened.elapsed() < SHORT_WATCH => {
                     break ("cut", Err(ApiError::failed("the watch ended as soon as it was open")));
                 }
+                // Before its time: a server that shuts down, or something in between.
+                Some(Ok(None)) if opened.elapsed() + EARLY < lasts => break ("cut", Ok(Outcome::Away)),
                 Some(Ok(None)) => {
                     if let Some(version) = passes
                         && opened.elapsed() >= LONG_ENOUGH
@@ -508,7 +533,7 @@ impl Follower {
         let lines = self.port.watch(position, self.common.watch.bookmarks, lasts).await?;
         let opened = self.common.clock.now();
         memory.pulse.opened(opened, lasts);
-        Ok(OpenWatch { lines, opened, passes })
+        Ok(OpenWatch { lines, opened, lasts, passes })
     }
 
     /// Verification, which goes on over the watches of the stream until it finds something.
