@@ -31,7 +31,8 @@ impl Case {
         let server = Server::start(Cluster::new(ClusterOptions::default())).await.unwrap();
         let directory = tempfile::tempdir().unwrap();
         let kubeconfig = server.kubeconfig(directory.path()).unwrap();
-        let kubetide = Instance::new(&kubeconfig, &[("configmaps", "default")], "list: {page_size: 6, streaming: never}\n");
+        let kubetide =
+            Instance::new(&kubeconfig, &[("configmaps", "default")], "list: {page_size: 6, streaming: never}\n");
         let case = Self { server, kubetide, _directory: directory };
         (0..20).for_each(|number| case.create(number));
         case
