@@ -18,7 +18,7 @@ use super::{
     frame::Frame,
     segment::Writer,
     state::breaks_lineage,
-    store::{Listed, Store, row_change, row_key},
+    store::{Store, listed_key, row_change, row_key},
 };
 use crate::{
     change::{
@@ -133,7 +133,8 @@ impl Following {
 /// A frame in the making.
 struct Group {
     frame: Frame,
-    listed: Vec<Listed>,
+    /// What the LISTs under way have shown, and what was deleted again before they were complete.
+    listed: HashMap<Vec<u8>, bool>,
     /// Rows as this group leaves them: later entries of the group must see earlier ones.
     rows: HashMap<Vec<u8>, Option<Row>>,
 }
@@ -199,7 +200,7 @@ impl Committer {
 
     fn new_group(&self) -> Group {
         let frame = Frame { first_seq: self.writer.place().next_seq, ..Frame::default() };
-        Group { frame, listed: Vec::new(), rows: HashMap::new() }
+        Group { frame, listed: HashMap::new(), rows: HashMap::new() }
     }
 
     /// One entry: what it means for its stream's state, and which records that gives.
@@ -246,21 +247,30 @@ impl Committer {
                 }
             }
             Entry::Listed(observed) => {
-                following.shown += 1;
-                group.listed.push(Listed::shown(&stream, following.generation, &observed.key));
+                let listed = listed_key(&stream, following.generation, &observed.key);
                 let view = match &following.state.phase {
                     Phase::Listing { purpose, .. } => purpose.view(),
                     // A LIST of its own accord, as in mode poll.
                     Phase::New | Phase::Watching { .. } | Phase::Removed { .. } => View::Resync(By::Version),
                 };
                 let row = self.row(group, &stream, &observed.key)?;
+                // Objects are counted for a snapshot only, and what has no row was not shown before.
+                let again = row.is_some() && matches!(view, View::Snapshot(_)) && self.is_listed(group, &listed)?;
+                group.listed.insert(listed, true);
+                if let Some(following) = self.streams.get_mut(&name) {
+                    following.shown += u64::from(!again);
+                }
                 let fields = observed.fields;
                 let drafts = compare::present(&stream, lineage, row.as_ref(), observed, view);
                 self.push_changes(group, &stream, &name, at, fields, drafts);
             }
             Entry::Unlisted(key) => {
-                following.shown = following.shown.saturating_sub(1);
-                group.listed.push(Listed::gone(&stream, following.generation, &key));
+                let listed = listed_key(&stream, following.generation, &key);
+                let was_shown = self.is_listed(group, &listed)?;
+                group.listed.insert(listed, false);
+                if let Some(following) = self.streams.get_mut(&name) {
+                    following.shown = following.shown.saturating_sub(u64::from(was_shown));
+                }
             }
             Entry::Vanished(key) => {
                 following.vanished += 1;
@@ -326,6 +336,14 @@ impl Committer {
         match group.rows.get(&row_key(stream, key)) {
             Some(row) => Ok(row.clone()),
             None => self.store.row(stream, key).map_err(WriteError::Store),
+        }
+    }
+
+    /// Whether the LIST under way has shown the object with this key.
+    fn is_listed(&self, group: &Group, listed: &[u8]) -> Result<bool, WriteError> {
+        match group.listed.get(listed) {
+            Some(shown) => Ok(*shown),
+            None => self.store.is_listed(listed).map_err(WriteError::Store),
         }
     }
 
@@ -405,7 +423,7 @@ impl Committer {
         let states = followed.map(|following| (following.stream.clone(), following.state.clone())).collect();
         let frame = Frame { first_seq, states, ..Frame::default() };
         let place = self.writer.append(&frame).map_err(WriteError::Append)?;
-        self.store.apply(&frame, &[], place).map_err(WriteError::Store)?;
+        self.store.apply(&frame, &HashMap::new(), place).map_err(WriteError::Store)?;
         // Readers look for the next segment only when there is something in it to read.
         self.segments.write().unwrap_or_else(std::sync::PoisonError::into_inner).push(first_seq);
         Ok(())

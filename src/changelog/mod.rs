@@ -185,7 +185,7 @@ impl Changelog {
         let passed = cursors.iter().map(|(_, cursor)| cursor.acknowledged).max().unwrap_or(0);
         let oldest_needed = cursors.iter().map(|(_, cursor)| cursor.acknowledged + 1).min().unwrap_or(1);
         let applied = store.applied()?;
-        let replay = |frame, place| Ok(store.apply(&frame, &[], place)?);
+        let replay = |frame, place| Ok(store.apply(&frame, &HashMap::new(), place)?);
         let (writer, segments) =
             segment::recover(&directory.segments(), &log_id, applied, oldest_needed, passed, replay)?;
 

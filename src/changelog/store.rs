@@ -3,7 +3,7 @@
 //! It is built from the log and only ever behind it: each batch says up to which place of the log it has been applied,
 //! and opening replays the frames from there. So its batches need not be synced one by one.
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable as _};
 use kubetide_sink::{Body, Op, Record, Stream};
@@ -87,7 +87,7 @@ impl Store {
     }
 
     /// Applies a frame that is in the log up to `place`, and notes what the LIST under way has shown.
-    pub(super) fn apply(&self, frame: &Frame, listed: &[Listed], place: Place) -> Result<(), StoreError> {
+    pub(super) fn apply(&self, frame: &Frame, listed: &HashMap<Vec<u8>, bool>, place: Place) -> Result<(), StoreError> {
         let mut batch = self.database.batch();
         for (record, fields) in frame.records.iter().zip(&frame.fields) {
             match row_change(record, *fields) {
@@ -99,10 +99,11 @@ impl Store {
         for (stream, state) in &frame.states {
             batch.insert(&self.meta, format!("{STATE}{stream}"), postcard::to_stdvec(&(stream.as_ref(), state))?);
         }
-        for listed in listed {
-            match listed {
-                Listed::Shown(key) => batch.insert(&self.listed, key.as_slice(), ""),
-                Listed::Gone(key) => batch.remove(&self.listed, key.as_slice()),
+        for (key, shown) in listed {
+            if *shown {
+                batch.insert(&self.listed, key.as_slice(), "");
+            } else {
+                batch.remove(&self.listed, key.as_slice());
             }
         }
         batch.insert(&self.meta, APPLIED, postcard::to_stdvec(&place)?);
@@ -149,6 +150,11 @@ impl Store {
             batch.insert(&self.listed, listed_key(stream, generation, key), "");
         }
         Ok(batch.commit()?)
+    }
+
+    /// Whether a LIST has shown the object with this key.
+    pub(super) fn is_listed(&self, listed: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.listed.contains_key(listed)?)
     }
 
     /// How many objects of the stream are known.
@@ -201,23 +207,8 @@ pub(super) fn plain(error: &fjall::Error) -> String {
     last.to_string()
 }
 
-/// A key that a LIST has shown, or that was deleted before the LIST was complete.
-pub(super) enum Listed {
-    Shown(Vec<u8>),
-    Gone(Vec<u8>),
-}
-
-impl Listed {
-    pub(super) fn shown(stream: &Stream, generation: u64, key: &ObjectKey) -> Self {
-        Self::Shown(listed_key(stream, generation, key))
-    }
-
-    pub(super) fn gone(stream: &Stream, generation: u64, key: &ObjectKey) -> Self {
-        Self::Gone(listed_key(stream, generation, key))
-    }
-}
-
-fn listed_key(stream: &Stream, generation: u64, key: &ObjectKey) -> Vec<u8> {
+/// Where it is noted that the LIST of this generation has shown an object.
+pub(super) fn listed_key(stream: &Stream, generation: u64, key: &ObjectKey) -> Vec<u8> {
     let mut bytes = listed_prefix(stream, generation);
     push_key(&mut bytes, key);
     bytes
