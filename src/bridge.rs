@@ -130,9 +130,9 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     let source_failed = |error| match error {
         SourceError::Write(error) => cannot_write(error),
         SourceError::Store(error) => RunError::Store(error),
-        SourceError::OtherCluster(problem) => RunError::Connect(ConnectError::Refused(problem)),
+        error @ SourceError::OtherCluster(_) => RunError::Connect(ConnectError::Refused(error.to_string())),
     };
-    let failure: Option<RunError> = tokio::select! {
+    let mut failure: Option<RunError> = tokio::select! {
         () = stop.cancelled() => None,
         () = log.failed() => None,
         Some(ended) = pumps.join_next() => finished(ended).err().map(Into::into),
@@ -142,7 +142,10 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     // Down the data path: no more entries, then everything durable, then the last batches, then the log.
     stop.cancel();
     info!("stopping");
-    while source.join_next().await.is_some() {}
+    // A source that fails stops itself first: why, it says here.
+    while let Some(ended) = source.join_next().await {
+        failure = failure.or(finished(ended).err().map(source_failed));
+    }
     if failure.is_none() {
         // If the writer has failed, closing the log says why.
         let _ = log.appender().flush().await;
