@@ -79,11 +79,13 @@ impl ApiError {
         self.status().is_some_and(|status| status.is_client_error() && !temporary.contains(&status))
     }
 
-    /// Whether the server could not be asked: when it is back, it may be another, or the same with an older memory.
+    /// Whether the server may have been away: it may be another now, or the same with an older memory. A connection that
+    /// broke is a sign of that too: the server can be back before anyone has asked again.
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Failed { status, .. } => status.is_none_or(|status| status.is_server_error()),
-            _ => false,
+            Self::Cut(_) | Self::Stalled => true,
+            Self::Expired | Self::Undecodable(_) | Self::OtherCluster(_) => false,
         }
     }
 

@@ -37,8 +37,6 @@ pub enum ConnectError {
 
 /// A client is made anew at most this often: a failing API server must not become a loop of exec plugins.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
-/// The cluster's uid is read again at most this often, for all streams together.
-const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(10);
 /// A peer that is gone without a word is noticed after about a minute, also by the network in between.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
@@ -131,16 +129,17 @@ impl Cluster {
         self.access.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After the API server was away: that it is still the same cluster. Where the uid is given by the configuration, it is
-    /// taken at its word.
-    pub async fn confirm(&self) -> Result<(), ApiError> {
+    /// After the API server was seen to be away: that it is still the same cluster. One reading serves all streams that it
+    /// was away from before. Where the uid is given by the configuration, it is taken at its word.
+    pub async fn confirm(&self, away: Option<Instant>) -> Result<(), ApiError> {
         if self.access.config.uid.is_some() {
             return Ok(());
         }
         let mut confirmed = self.access.confirmed.lock().await;
-        if confirmed.is_some_and(|at| at.elapsed() < CONFIRMATION_INTERVAL) {
+        if *confirmed > away {
             return Ok(());
         }
+        let asked = Instant::now();
         let found = match self.read_uid().await {
             Ok(uid) => uid,
             // The right to read it was taken away; that is no sign of another cluster.
@@ -153,7 +152,7 @@ impl Cluster {
                 "the API server at {url} is another cluster now: its uid is {found}, this data directory belongs to {known}"
             )));
         }
-        *confirmed = Some(Instant::now());
+        *confirmed = Some(asked);
         Ok(())
     }
 

@@ -60,6 +60,8 @@ pub struct Follower {
 /// What the loop carries from one state to the next.
 struct Memory {
     backoff: Backoff,
+    /// When the API server was last seen to be away, or to break off.
+    away: Option<Instant>,
     pulse: Pulse,
     /// The LIST under way.
     list: Option<ListUnderWay>,
@@ -81,6 +83,8 @@ struct ListUnderWay {
 struct OpenWatch {
     lines: Lines,
     opened: Instant,
+    /// When the API server is to end it.
+    lasts: Duration,
 }
 
 type Verification = Pin<Box<dyn Future<Output = Result<verify::Diverged, SourceError>> + Send>>;
@@ -120,6 +124,7 @@ impl Follower {
         let stall = Duration::from_secs(self.common.watch.stall_timeout_secs.get());
         let mut memory = Memory {
             backoff: Backoff::new(FIRST_PAUSE),
+            away: None,
             pulse: Pulse::new(stall, self.common.clock.now()),
             list: None,
             open: None,
@@ -174,7 +179,7 @@ impl Follower {
                 self.common.clock.sleep(interval.mul_f64(rand::random_range(0.9..1.1))).await;
                 Ok(Ok(Outcome::Waited))
             }
-            State::Resuming(position) => Ok(self.check_version(&position).await),
+            State::Resuming(position) => Ok(self.check_version(memory.away, &position).await),
             State::Watching(from) => {
                 let mut position = from;
                 let ended = self.watch(memory, &mut position).await?;
@@ -193,11 +198,11 @@ impl Follower {
         if let Some(list) = &mut memory.list {
             list.turn = None;
         }
+        memory.away = Some(self.common.clock.now());
         let watching = matches!(machine.state(), State::Watching(_));
         let outcome = match error {
             ApiError::Expired => Outcome::Expired,
             ApiError::Undecodable(_) => Outcome::Undecodable,
-            // The connection that broke was there: only one that cannot be made is an API server that is away.
             error if watching && error.is_absence() => Outcome::Away,
             _ => Outcome::Interrupted,
         };
@@ -320,7 +325,7 @@ impl Follower {
                     memory.backoff.reset();
                     memory.pulse.opened(opened, lasts);
                     memory.pulse.bookmark(self.common.clock.now());
-                    memory.open = Some(OpenWatch { lines, opened });
+                    memory.open = Some(OpenWatch { lines, opened, lasts });
                     return Ok(Ok(Outcome::Streamed(version)));
                 }
                 Ok(WatchEvent::Bookmark { ends_list: false, .. }) => continue,
@@ -368,8 +373,8 @@ impl Follower {
     }
 
     /// Before a watch from a stored position: a watch from a version that the API server has not reached would be silent.
-    async fn check_version(&self, position: &ResourceVersion) -> Result<Outcome, ApiError> {
-        self.port.cluster().confirm().await?;
+    async fn check_version(&self, away: Option<Instant>, position: &ResourceVersion) -> Result<Outcome, ApiError> {
+        self.port.cluster().confirm(away).await?;
         let limit = Duration::from_secs(self.common.list.timeout_secs.get()).min(CHECK_WITHIN);
         match self.port.current_version(limit).await {
             Ok(current) if current.is_covered_by(position) && current != *position => {
@@ -391,7 +396,7 @@ impl Follower {
 
     /// Follows one watch to its end. `position` is how far it came.
     async fn watch(&self, memory: &mut Memory, position: &mut ResourceVersion) -> Asked<Outcome> {
-        let OpenWatch { mut lines, opened } = match memory.open.take() {
+        let OpenWatch { mut lines, opened, lasts } = match memory.open.take() {
             Some(open) => open,
             None => match self.open_watch(memory, position).await {
                 Ok(open) => open,
@@ -417,6 +422,11 @@ impl Follower {
                 Some(Ok(Some(line))) => line,
                 Some(Ok(None)) if quiet && opened.elapsed() < SHORT_WATCH => {
                     break ("cut", Err(ApiError::failed("the watch ended as soon as it was open")));
+                }
+                // Before its time, as a server ends it that goes away in good order.
+                Some(Ok(None)) if opened.elapsed() + SHORT_WATCH < lasts => {
+                    memory.away = Some(self.common.clock.now());
+                    break ("cut", Ok(Outcome::Away));
                 }
                 Some(Ok(None)) => break ("timeout", Ok(Outcome::Interrupted)),
                 Some(Err(error)) => break ("cut", Err(error)),
@@ -471,7 +481,7 @@ impl Follower {
         let lines = self.port.watch(position, self.common.watch.bookmarks, lasts).await?;
         let opened = self.common.clock.now();
         memory.pulse.opened(opened, lasts);
-        Ok(OpenWatch { lines, opened })
+        Ok(OpenWatch { lines, opened, lasts })
     }
 
     /// Verification, which goes on over the watches of the stream until it finds something.
