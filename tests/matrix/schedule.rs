@@ -213,7 +213,8 @@ impl Plan {
         match kind {
             Kind::Refused => Fault::Drop,
             Kind::Reset => Fault::Reset { after: random.random_range(0..4000) },
-            Kind::Hang if document && random.random_bool(0.5) => Fault::Hang,
+            // A WATCH without an answer is waited for longer than a run may take.
+            Kind::Hang if verb != Verb::Watch && random.random_bool(0.5) => Fault::Hang,
             Kind::Hang => Fault::HangAfter(random.random_range(0..4000)),
             // Slow enough to notice, and now and then too slow for the timeout.
             Kind::Drip => Fault::Drip { bytes: random.random_range(50..1000), every: Duration::from_millis(10) },

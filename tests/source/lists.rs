@@ -37,9 +37,8 @@ async fn a_list_that_is_refused_deletes_nothing_and_heals_without_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_hangs_is_given_up_and_done_again() {
-    let more = "list: {page_size: 6, streaming: never, timeout_secs: 1}\n";
-    let mut case = Case::with(&[("configmaps", "default")], more).await;
-    case.afflict(&[Verb::List, Verb::Page], 3, vec![Fault::Hang, Fault::Pass, Fault::HangAfter(700)]);
+    let mut case = Case::streaming().await;
+    case.afflict(LISTS, 4, vec![Fault::Hang, Fault::Hang, Fault::Pass, Fault::HangAfter(700)]);
     let records = case.snapshot().await;
     assert_eq!(ops(&records), BTreeMap::from([("snapshot_started", 1), ("snapshot", 20), ("snapshot_finished", 1)]));
     assert_eq!(fold(&records), case.expected());
