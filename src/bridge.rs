@@ -133,7 +133,7 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
         SourceError::Store(error) => RunError::Store(error),
         error @ SourceError::OtherCluster(_) => RunError::Connect(ConnectError::Refused(error.to_string())),
     };
-    let failure: Option<RunError> = tokio::select! {
+    let mut failure: Option<RunError> = tokio::select! {
         () = stop.cancelled() => None,
         () = log.failed() => None,
         Some(ended) = pumps.join_next() => finished(ended).err().map(Into::into),
@@ -143,7 +143,10 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     // Down the data path: no more entries, then everything durable, then the last batches, then the log.
     stop.cancel();
     info!("stopping");
-    while source.join_next().await.is_some() {}
+    // A source that fails stops itself first: why, it says here.
+    while let Some(ended) = source.join_next().await {
+        failure = failure.or(finished(ended).err().map(source_failed));
+    }
     if failure.is_none() {
         // If the writer has failed, closing the log says why.
         let _ = log.appender().flush().await;

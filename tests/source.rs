@@ -1,92 +1,27 @@
 //! The source against an API server that misbehaves: what heals without a trace, and what is a break in history.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+#![allow(unreachable_pub, reason = "parts of one test binary")]
 
+#[path = "source/case.rs"]
+mod case;
+#[path = "source/definitions.rs"]
+mod definitions;
+mod ended;
 mod instance;
+#[path = "source/lists.rs"]
+mod lists;
+#[path = "source/objects.rs"]
+mod objects;
+#[path = "source/watches.rs"]
+mod watches;
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::collections::BTreeMap;
 
-use instance::{Instance, State, assert_bounded_repetition, cleaned, count, fold};
-use kubetide_simulator::{Cluster, ClusterOptions, Fault, Server, Verb};
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-const STREAM: &str = "core/configmaps@default";
-
-/// A simulated cluster with twenty config maps, and a kubetide for it that lists them in pages of six.
-struct Case {
-    server: Server,
-    kubetide: Instance,
-    _directory: TempDir,
-}
-
-impl Case {
-    async fn new() -> Self {
-        let server = Server::start(Cluster::new(ClusterOptions::default())).await.unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        let kubeconfig = server.kubeconfig(directory.path()).unwrap();
-        let kubetide =
-            Instance::new(&kubeconfig, &[("configmaps", "default")], "list: {page_size: 6, streaming: never}\n");
-        let case = Self { server, kubetide, _directory: directory };
-        (0..20).for_each(|number| case.create(number));
-        case
-    }
-
-    fn create(&self, number: u64) {
-        let object = json!({"metadata": {"name": format!("c{number:03}"), "namespace": "default"}, "data": {"n": "0"}});
-        self.server.cluster().create("configmaps", object).unwrap();
-    }
-
-    fn update(&self, number: u64, value: u64) {
-        let name = format!("c{number:03}");
-        let change = |map: &mut Value| map["data"]["n"] = value.to_string().into();
-        self.server.cluster().update("configmaps", "default", &name, change).unwrap();
-    }
-
-    fn delete(&self, number: u64) {
-        self.server.cluster().delete("configmaps", "default", &format!("c{number:03}")).unwrap();
-    }
-
-    /// The first `times` requests with one of these verbs meet these faults in turn; all others pass.
-    fn afflict(&self, verbs: &'static [Verb], times: u64, faults: Vec<Fault>) {
-        let met = AtomicU64::new(0);
-        self.server.set_hook(Some(Arc::new(move |request| {
-            if request.resource != "configmaps" || !verbs.contains(&request.verb) {
-                return Fault::Pass;
-            }
-            let number = met.fetch_add(1, Ordering::Relaxed);
-            if number < times { faults[number as usize % faults.len()].clone() } else { Fault::Pass }
-        })));
-    }
-
-    fn expected(&self) -> State {
-        let items = self.server.cluster().list("configmaps");
-        let of_namespace = items.iter().filter(|item| item.namespace() == "default");
-        let object = |json: &[u8]| cleaned(serde_json::from_slice(json).unwrap());
-        let key = |name: &str| (STREAM.to_owned(), "default".to_owned(), name.to_owned());
-        of_namespace.map(|item| (key(item.name()), object(&item.json()))).collect()
-    }
-
-    /// Waits until the receiver has what the cluster has, and returns the records.
-    async fn level(&mut self) -> Vec<Value> {
-        let expected = self.expected();
-        self.kubetide.records_when("the file tells the cluster's state", |records| fold(records) == expected).await
-    }
-}
-
-fn ops(records: &[Value]) -> BTreeMap<&str, usize> {
-    let mut ops = BTreeMap::new();
-    for record in records {
-        *ops.entry(record["op"].as_str().unwrap()).or_default() += 1;
-    }
-    ops
-}
+use case::{Case, ops};
+use instance::{assert_bounded_repetition, count, fold};
+use kubetide_simulator::{Fault, Verb};
+use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reconnect_is_no_gap_and_repeats_and_loses_nothing() {

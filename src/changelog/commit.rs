@@ -117,10 +117,14 @@ impl Following {
         Self { stream, state, vitals, generation: 0, vanished: 0, moved: false }
     }
 
+    /// Whether the watch has been beyond this version: it comes again.
+    fn has_passed(&self, version: &ResourceVersion) -> bool {
+        matches!(&self.state.phase, Phase::Watching { position, .. } if version.is_covered_by(position) && version != position)
+    }
+
     /// The position only ever moves forward: an event that comes again leaves it where it is.
     fn advance(&mut self, to: ResourceVersion, at: Timestamp) {
-        if !matches!(&self.state.phase, Phase::Watching { position, .. } if to.is_covered_by(position) && to != *position)
-        {
+        if !self.has_passed(&to) {
             self.state.phase = Phase::Watching { position: to, at };
         }
     }
@@ -279,10 +283,15 @@ impl Committer {
                 }
             }
             Entry::Present(observed) => {
+                let comes_again = following.has_passed(&observed.version);
                 following.advance(observed.version.clone(), at);
                 let row = self.row(group, &stream, &observed.key)?;
                 let fields = observed.fields;
-                let drafts = compare::present(&stream, lineage, row.as_ref(), observed, View::Watch);
+                let drafts = match &row {
+                    // Its object was deleted since: there is no row to say that it is old.
+                    None if comes_again => Vec::new(),
+                    row => compare::present(&stream, lineage, row.as_ref(), observed, View::Watch),
+                };
                 self.push_changes(group, &stream, &name, at, fields, drafts);
             }
             Entry::Deleted(observed) => {

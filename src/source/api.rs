@@ -79,17 +79,14 @@ impl ApiError {
         self.status().is_some_and(|status| status.is_client_error() && !temporary.contains(&status))
     }
 
-    /// Whether the server could not be asked: when it is back, it may be another, or the same with an older memory.
+    /// Whether the server may have been away: it may be another now, or the same with an older memory. A connection that
+    /// broke is a sign of that too: the server can be back before anyone has asked again.
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Failed { status, .. } => status.is_none_or(|status| status.is_server_error()),
-            _ => false,
+            Self::Cut(_) | Self::Stalled => true,
+            Self::Expired | Self::Undecodable(_) | Self::OtherCluster(_) => false,
         }
-    }
-
-    /// Whether it is not known who answers next: the connection broke or went silent, or there was none.
-    pub fn is_out_of_sight(&self) -> bool {
-        self.is_absence() || matches!(self, Self::Cut(_) | Self::Stalled)
     }
 
     /// The server's own wish for the pause.
@@ -382,7 +379,7 @@ impl Port {
         match tokio::time::timeout(timeout, self.version_by_streaming()).await {
             Ok(Ok(Some(version))) => Ok(version),
             // It is not there at all: a LIST would not find it either.
-            Ok(Err(error)) if error.is_out_of_sight() => Err(error),
+            Ok(Err(error)) if error.is_absence() => Err(error),
             _ => Ok(self.page(1, None, timeout).await?.version),
         }
     }

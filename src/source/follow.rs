@@ -227,14 +227,14 @@ impl Follower {
         if let Some(list) = &mut memory.list {
             list.turn = None;
         }
-        if error.is_out_of_sight() {
+        if error.is_absence() {
             memory.lost = Some(self.common.clock.now());
         }
         let watching = matches!(machine.state(), State::Watching(_));
         let outcome = match error {
             ApiError::Expired => Outcome::Expired,
             ApiError::Undecodable(_) => Outcome::Undecodable,
-            error if watching && error.is_out_of_sight() => Outcome::Away,
+            error if watching && error.is_absence() => Outcome::Away,
             _ => Outcome::Interrupted,
         };
         if watching && matches!(error, ApiError::Expired) {
@@ -312,25 +312,27 @@ impl Follower {
     async fn list_by_streaming(&self, memory: &mut Memory) -> Asked<Outcome> {
         let lasts = self.watch_lasts();
         self.common.pace.turn(&self.common.clock).await;
-        let mut lines = match self.port.streaming_list(lasts).await {
-            Ok(lines) => lines,
-            Err(error) if error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY) => {
+        let silence = Duration::from_secs(self.common.list.timeout_secs.get()).min(STREAMING_SILENCE);
+        let no_end = || {
+            debug!(stream = %self.stream, "the streaming LIST does not come to its end, using pages");
+            Ok(Ok(Outcome::StreamingRefused))
+        };
+        let mut lines = match self.common.clock.within(silence, self.port.streaming_list(lasts)).await {
+            Some(Ok(lines)) => lines,
+            Some(Err(error)) if error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY) => {
                 debug!(stream = %self.stream, %error, "no streaming LIST, using pages");
                 return Ok(Ok(Outcome::NoStreaming));
             }
-            Err(error) => return Ok(Err(error)),
+            Some(Err(error)) => return Ok(Err(error)),
+            None => return no_end(),
         };
         let opened = self.common.clock.now();
-        let silence = Duration::from_secs(self.common.list.timeout_secs.get()).min(STREAMING_SILENCE);
         loop {
             let line = match self.common.clock.within(silence, lines.next()).await {
                 Some(Ok(Some(line))) => line,
                 Some(Ok(None)) => return Ok(Err(ApiError::cut("the streaming LIST ended before its end"))),
                 Some(Err(error)) => return Ok(Err(error)),
-                None => {
-                    debug!(stream = %self.stream, "the streaming LIST does not come to its end, using pages");
-                    return Ok(Ok(Outcome::StreamingRefused));
-                }
+                None => return no_end(),
             };
             let entry = match WatchEvent::parse(self.port.types(), &line) {
                 Ok(WatchEvent::Present(observed)) => {

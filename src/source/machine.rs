@@ -93,7 +93,7 @@ pub enum Outcome {
     Undecodable,
     /// Verification found the stream to differ from the cluster.
     Diverged,
-    /// The API server could not be reached: it may come back as another.
+    /// The API server could not be reached, or has broken off: it may come back as another.
     Away,
     /// Anything else went wrong, or the watch ended.
     Interrupted,
