@@ -349,10 +349,8 @@ impl Follower {
                     memory.backoff.reset();
                     // Where bookmarks are not wanted, the watch is opened anew without them.
                     if self.common.watch.bookmarks {
-                        // The bookmark at the end of a LIST is no promise of more: a resource without a watch cache, such as
-                        // events, has it and none after it.
                         memory.pulse.opened(opened, lasts);
-                        memory.pulse.event(self.common.clock.now());
+                        memory.pulse.listed(self.common.clock.now());
                         memory.open = Some(OpenWatch { lines, opened, lasts, passes: None });
                     }
                     return Ok(Ok(Outcome::Streamed(version)));
@@ -480,6 +478,7 @@ impl Follower {
                 }
                 Some(Err(error)) => break ("cut", Err(error)),
                 None => {
+                    memory.pulse.stalled();
                     self.vitals.stalled();
                     break ("stalled", Err(ApiError::Stalled));
                 }

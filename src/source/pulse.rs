@@ -1,7 +1,8 @@
 //! When a watch is silent for too long.
 //!
 //! A stream that has ever had a bookmark must have one again within the stall timeout. One that never had may be quiet until
-//! the API server ends its watch, and a little longer.
+//! the API server ends its watch, and a little longer. The bookmark at the end of a LIST is only half a promise: a resource
+//! without a watch cache, such as events, has that one and none after it.
 
 use std::time::Duration;
 
@@ -14,8 +15,7 @@ const WATCH_END_SLACK: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pulse {
     stall: Duration,
-    /// Over all watches of the stream.
-    has_bookmarks: bool,
+    bookmarks: Bookmarks,
     /// When this watch opened, or its last bookmark came.
     bookmark: Instant,
     /// When this watch opened, or its last line came.
@@ -26,10 +26,21 @@ pub(super) struct Pulse {
     moved: Instant,
 }
 
+/// What is known of the stream's bookmarks, over all its watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bookmarks {
+    /// There was none.
+    None,
+    /// A LIST has ended with one.
+    Promised,
+    /// A watch has had some.
+    Seen,
+}
+
 impl Pulse {
     /// For a stream, before its first watch.
     pub(super) fn new(stall: Duration, now: Instant) -> Self {
-        Self { stall, has_bookmarks: false, bookmark: now, line: now, lasts: Duration::ZERO, moved: now }
+        Self { stall, bookmarks: Bookmarks::None, bookmark: now, line: now, lasts: Duration::ZERO, moved: now }
     }
 
     /// A watch is open that the server will end after `lasts`.
@@ -44,7 +55,22 @@ impl Pulse {
 
     /// A bookmark was read.
     pub(super) fn bookmark(&mut self, now: Instant) {
-        (self.bookmark, self.line, self.moved, self.has_bookmarks) = (now, now, now, true);
+        (self.bookmark, self.line, self.moved, self.bookmarks) = (now, now, now, Bookmarks::Seen);
+    }
+
+    /// A streaming LIST has ended with its bookmark, and goes on as a watch.
+    pub(super) fn listed(&mut self, now: Instant) {
+        (self.bookmark, self.line, self.moved) = (now, now, now);
+        if self.bookmarks == Bookmarks::None {
+            self.bookmarks = Bookmarks::Promised;
+        }
+    }
+
+    /// The watch has stalled. If its bookmarks were only promised, there may be none.
+    pub(super) fn stalled(&mut self) {
+        if self.bookmarks == Bookmarks::Promised {
+            self.bookmarks = Bookmarks::None;
+        }
     }
 
     /// The position has moved by other means.
@@ -56,7 +82,11 @@ impl Pulse {
     /// watch cache, such as events, have none. A stream that has bookmarks does not get old.
     pub(super) fn old_at(&self, age: Duration) -> Instant {
         // Far away: a year.
-        if self.has_bookmarks { self.moved + Duration::from_secs(365 * 86_400) } else { self.moved + age }
+        if self.bookmarks == Bookmarks::Seen {
+            self.moved + Duration::from_secs(365 * 86_400)
+        } else {
+            self.moved + age
+        }
     }
 
     /// Whether it is old already.
@@ -72,7 +102,10 @@ impl Pulse {
 
     /// When the watch has stalled.
     pub(super) fn deadline(&self) -> Instant {
-        if self.has_bookmarks { self.bookmark + self.stall } else { self.line + self.lasts + WATCH_END_SLACK }
+        match self.bookmarks {
+            Bookmarks::None => self.line + self.lasts + WATCH_END_SLACK,
+            Bookmarks::Promised | Bookmarks::Seen => self.bookmark + self.stall,
+        }
     }
 }
 
@@ -105,6 +138,21 @@ mod tests {
         assert_eq!(pulse.deadline(), now + SECOND + STALL, "events are no bookmarks");
         pulse.opened(now + SECOND * 200, LASTS);
         assert_eq!(pulse.deadline(), now + SECOND * 200 + STALL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_bookmark_at_the_end_of_a_list_promises_more_until_it_is_not_kept() {
+        let now = Instant::now();
+        let mut pulse = Pulse::new(STALL, now);
+        pulse.opened(now, LASTS);
+        pulse.listed(now);
+        assert_eq!(pulse.deadline(), now + STALL);
+        assert!(pulse.is_old(now + SECOND * 120, SECOND * 120), "the position is moved by other means all the same");
+        pulse.stalled();
+        assert_eq!(pulse.deadline(), now + LASTS + WATCH_END_SLACK);
+        pulse.bookmark(now);
+        pulse.stalled();
+        assert_eq!(pulse.deadline(), now + STALL, "one that was seen is expected for ever");
     }
 
     #[tokio::test(start_paused = true)]
