@@ -433,20 +433,22 @@ async fn churn(space: &Space, per_second: u32, lasts: Duration) -> u32 {
     let writers = (0..WRITERS).map(|writer| {
         let maps = space.maps.clone();
         tokio::spawn(async move {
-            let mut written = 0;
+            let (mut turns, mut written) = (0, 0);
             while since.elapsed() < lasts {
                 // Ten of each writer are there at any time; each lives a little while.
                 let name = |number: u32| format!("churn-{writer}-{number}");
-                let (round, is_delete) = (written / 2, written % 2 == 1);
+                let (round, is_delete) = (turns / 2, turns % 2 == 1);
                 if !is_delete {
                     let map = json!({"metadata": {"name": name(round)}, "data": {"round": round.to_string()}});
                     let map = serde_json::from_value(map).unwrap();
                     maps.create(&PostParams::default(), &map).await.unwrap();
+                    written += 1;
                 } else if round >= 10 {
                     maps.delete(&name(round - 10), &DeleteParams::default()).await.unwrap();
+                    written += 1;
                 }
-                written += 1;
-                let due = Duration::from_secs_f64(f64::from(written * WRITERS) / f64::from(per_second));
+                turns += 1;
+                let due = Duration::from_secs_f64(f64::from(turns * WRITERS) / f64::from(per_second));
                 tokio::time::sleep(due.saturating_sub(since.elapsed())).await;
             }
             written
@@ -475,7 +477,7 @@ async fn verification_every_second_finds_nothing_under_heavy_churn() {
     let admin = Admin::of(&kubetide, 1).await;
     let clean_before = admin.verified("clean").await.unwrap_or(0.0);
     let since = Instant::now();
-    let written = churn(&space, 500, lasts).await;
+    let written = churn(&space, 1000, lasts).await;
     let took = since.elapsed().as_secs_f64();
     let clean = admin.verified("clean").await.unwrap_or(0.0) - clean_before;
     let suspects = admin.counter("kubetide_verification_suspects_total", "stream=").await.unwrap_or(0.0);
@@ -488,7 +490,8 @@ async fn verification_every_second_finds_nothing_under_heavy_churn() {
     let records = kubetide.records_when("the file tells the cluster's state", |r| fold(r) == expected).await;
     assert_eq!(admin.verified("diverged").await, None);
     assert_eq!(count(&records, "gap"), 0);
-    assert!(clean >= took * 0.6, "{clean} verifications in {took} s");
+    // About one per second, less the time that each takes on a busy machine.
+    assert!(clean >= took * 0.5, "{clean} verifications in {took} s");
     assert!(suspects > 0.0, "nothing was ever under way: this proves nothing");
     assert_bounded_repetition(&kubetide.lines(), 0);
 }
@@ -767,8 +770,8 @@ async fn controllers_at_work_and_kills_leave_what_the_cluster_has() {
         let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
         deployments.patch("web", &PatchParams::default(), &patch).await.unwrap();
     };
-    let work = async {
-        deployments.create(&PostParams::default(), &deployment("stays", 3, "example.com/stays:1")).await.unwrap();
+    deployments.create(&PostParams::default(), &deployment("stays", 3, "example.com/stays:1")).await.unwrap();
+    let work = async || {
         deployments.create(&PostParams::default(), &deployment("web", 30, "example.com/web:1")).await.unwrap();
         count_is(30, "example.com/web:1").await;
         scale(10).await;
@@ -791,7 +794,13 @@ async fn controllers_at_work_and_kills_leave_what_the_cluster_has() {
             kubetide.start();
         }
     };
-    tokio::join!(work, killing);
+    let working = async {
+        // About as long as the kills take.
+        for _ in 0..kills / 5 {
+            work().await;
+        }
+    };
+    tokio::join!(working, killing);
 
     // The controllers have settled when nothing changes any more.
     let mut expected = workloads(&client, &namespace).await;
