@@ -65,9 +65,12 @@ async fn a_paged_list_that_stops_halfway_deletes_nothing_over_a_restart() {
 async fn a_streaming_list_that_breaks_off_deletes_nothing_and_is_done_again() {
     let mut case = Case::streaming().await;
     case.snapshot().await;
-    for (at, fault) in
-        [Fault::CutAfter(2500), Fault::TruncateAfter(2500), Fault::HangAfter(2500)].into_iter().enumerate()
-    {
+    let first: serde_json::Value =
+        serde_json::from_slice(&case.cluster().get("configmaps", "default", "c000").unwrap()).unwrap();
+    let first = format!("{}\n", json!({"type": "ADDED", "object": first}));
+    // In the middle of an event, and, as if nothing were missing, behind a whole one.
+    let faults = [Fault::CutAfter(2500), Fault::TruncateAfter(2500), Fault::HangAfter(2500), Fault::Body(first.into())];
+    for (at, fault) in faults.into_iter().enumerate() {
         case.afflict(&[Verb::StreamingList], 1, vec![fault.clone()]);
         let before = case.kubetide.records().len();
         case.break_history(|| case.delete(3 + at as u64)).await;
