@@ -299,6 +299,40 @@ async fn a_custom_resource_that_went_while_kubetide_was_down_is_deleted_once_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_custom_resource_that_is_replaced_at_once_is_told_as_deletes_and_creates() {
+    let server = Apiserver::shared().await;
+    let kind = Kind::new(server, &["v1"]).await;
+    server.create_crd(&kind.crd).await.unwrap();
+    kind.create("v1", &["a", "b"]).await;
+    let mut kubetide = Instance::with_streams(server.kubeconfig(), &[format!("{{resource: {}}}", kind.crd.name())], "");
+    kubetide.start();
+    kubetide.records_when_listed(1).await;
+    for down in [true, false] {
+        if down {
+            assert!(kubetide.terminate().success());
+        }
+        server.delete_crd(&kind.crd).await.unwrap();
+        server.create_crd(&kind.crd).await.unwrap();
+        kind.create("v1", &["b", "c"]).await;
+        if down {
+            kubetide.start();
+        }
+        let expected = kind.listed(&kind.stream(), "v1").await;
+        let records = kubetide.records_when("the cluster's state is told", |r| kind.fold(r) == expected).await;
+        // Each uid has one beginning and at most one end.
+        let mut alive = BTreeSet::new();
+        for record in kind.of(&records).into_iter().filter(|record| record["uid"].is_string()) {
+            let changed = match record["op"].as_str().unwrap() {
+                "delete" => alive.remove(&record["uid"].to_string()),
+                _ => alive.insert(record["uid"].to_string()),
+            };
+            assert!(changed, "{record}");
+        }
+        kubetide.readiness_when("it is ready", |status, text| status == 200 && !text.contains("[~]")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_custom_resource_is_followed_while_others_never_cease_to_change() {
     let server = Apiserver::shared().await;
     let (kind, restless) = (Kind::new(server, &["v1"]).await, Kind::new(server, &["v1"]).await);
