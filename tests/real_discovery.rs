@@ -8,7 +8,7 @@ mod instance;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ended::{ended, kubetide};
@@ -282,7 +282,9 @@ async fn a_custom_resource_that_went_while_kubetide_was_down_is_deleted_once_and
             && text.contains(&alone.crd.name())
             && text.contains(&with_sibling.crd.name())
     };
+    let since = Instant::now();
     kubetide.readiness_when("names without a resource are told", waiting).await;
+    assert!(since.elapsed() < Duration::from_secs(10), "not only at the next look at what is served");
 
     // Also when it starts without them.
     assert!(kubetide.terminate().success());
