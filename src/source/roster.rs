@@ -24,7 +24,7 @@ use super::{
     definitions::{self, News, Proof},
     discovery::{self, Discovered, Served},
     follow::Follower,
-    names::{self, Follow, Plan},
+    names::{self, Follow, Plan, Unresolved},
 };
 use crate::{
     backoff::Backoff,
@@ -109,10 +109,10 @@ impl Roster {
 
     async fn follow(&mut self, plan: Plan) -> Result<(), SourceError> {
         self.settle(&plan).await?;
-        for follow in &plan.follow {
-            self.start(follow.clone()).await?;
+        for follow in plan.follow {
+            self.start(follow).await?;
         }
-        self.tell_unresolved(&plan);
+        self.tell_unresolved(&plan.unresolved);
         let (news_sender, mut news) = mpsc::channel(64);
         let mut definitions = JoinSet::new();
         if self.follows_definitions() {
@@ -221,9 +221,9 @@ impl Roster {
     }
 
     async fn reconcile(&mut self, plan: Plan, discovered: &Discovered) -> Result<(), SourceError> {
-        self.tell_unresolved(&plan);
-        let planned: HashSet<String> = plan.follow.iter().map(|follow| follow.stream.to_string()).collect();
-        for follow in plan.follow {
+        let Plan { follow: planned_follows, unresolved } = plan;
+        let planned: HashSet<String> = planned_follows.iter().map(|follow| follow.stream.to_string()).collect();
+        for follow in planned_follows {
             let name = follow.stream.to_string();
             match self.followed.get_mut(&name) {
                 Some(followed) if followed.follow == follow => followed.absent = None,
@@ -242,6 +242,8 @@ impl Roster {
         for name in absent {
             self.consider_absent(&name, discovered).await?;
         }
+        // Last: a stream that was just found to be gone leaves its word without a resource.
+        self.tell_unresolved(&unresolved);
         Ok(())
     }
 
@@ -348,10 +350,10 @@ impl Roster {
     }
 
     /// Words that stand for nothing now, save those whose stream is still followed.
-    fn tell_unresolved(&mut self, plan: &Plan) {
+    fn tell_unresolved(&mut self, unresolved: &[Unresolved]) {
         let followed = |word: &str| self.followed.values().any(|followed| followed.follow.asked_as == word);
         let words: Vec<String> =
-            plan.unresolved.iter().map(|unresolved| unresolved.word.clone()).filter(|word| !followed(word)).collect();
+            unresolved.iter().map(|unresolved| unresolved.word.clone()).filter(|word| !followed(word)).collect();
         self.unresolved = !words.is_empty();
         self.vitals.unresolved(&words);
     }
