@@ -17,7 +17,7 @@ use crate::{
     config::{self, Config, SinkKind},
     delivery::{DeliveryError, Limits, Pump},
     source::{
-        Common, SourceError,
+        Means, SourceError,
         cluster::{Cluster, ConnectError, refused},
         discovery::{self, Discovered},
         names::{self, Plan},
@@ -121,9 +121,9 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     for (index, sink) in config.sinks.iter().enumerate() {
         pumps.spawn(pump(index, sink, &log, &vitals, drain.clone())?.run());
     }
-    let common = Common::new(config, cluster, log.appender(), log.known(), clock);
+    let means = Means::new(config, cluster, log.appender(), log.known(), clock);
     // A token of its own: when it ends by itself, that is a failure and not a request to stop.
-    let roster = Roster::new(common, config.streams.clone(), vitals, stop.child_token());
+    let roster = Roster::new(means, config.streams.clone(), vitals, stop.child_token());
     let mut source = JoinSet::new();
     source.spawn(roster.run(discovered, plan));
 

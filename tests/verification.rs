@@ -125,9 +125,9 @@ async fn verification_finds_what_the_stream_has_wrong_and_mends_exactly_that() {
     assert_bounded_repetition(&case.kubetide.lines(), 0);
 }
 
-/// After a 410 objects are compared by version. If the history was rewritten too, that hides what went back.
+/// After a 410 objects are compared by version. An object that went back gives it away that history was rewritten too.
 #[tokio::test(flavor = "multi_thread")]
-async fn verification_finds_what_an_expired_and_rewritten_history_hides() {
+async fn an_expired_history_that_was_also_rewritten_is_compared_by_content_at_once() {
     let mut case = Case::new().await;
     let (before, told) = case.lose().await;
     assert!(case.kubetide.terminate().success());
@@ -138,7 +138,7 @@ async fn verification_finds_what_an_expired_and_rewritten_history_hides() {
     let expected = case.expected();
     let records = case.kubetide.records_when("the file tells the cluster's state", |r| fold(r) == expected).await;
     let new = &records[told..];
-    assert_eq!(gaps(new), ["expired", "divergence"]);
+    assert_eq!(gaps(new), ["expired", "version_regressed"]);
     assert_undone(new);
     case.verified(2).await;
     assert_eq!(case.kubetide.records().iter().filter(|record| record["op"] == "gap").count(), 2);

@@ -57,6 +57,12 @@ impl Row {
     }
 }
 
+/// Whether a LIST shows the object in an older version than the one that was logged: the API server's store was restored from an
+/// older copy. A LIST is consistent with everything written before it, so that nothing else explains it.
+pub fn is_rewritten(row: &Row, observed: &Observed) -> bool {
+    row.uid == observed.uid && row.seen != observed.version && observed.version.is_covered_by(&row.seen)
+}
+
 /// What an observation of a living object means: nothing, a change, or (another uid under the name) two.
 pub fn present(stream: &Stream, lineage: u64, row: Option<&Row>, observed: Observed, view: View) -> Vec<Draft> {
     let mut drafts = Vec::new();
@@ -215,6 +221,15 @@ mod tests {
             present(&stream(), 1, Some(&known), reused, by_content),
         );
         assert_ne!(before[0].id, after[0].id, "other bytes have another id: the lineage was raised");
+    }
+
+    #[test]
+    fn only_an_older_version_of_the_same_object_means_that_history_was_rewritten() {
+        let known = row("u", "10");
+        assert!(is_rewritten(&known, &observed("u", "9")));
+        for (uid, version) in [("u", "10"), ("u", "11"), ("other", "9"), ("u", "x")] {
+            assert!(!is_rewritten(&known, &observed(uid, version)), "{uid} {version}");
+        }
     }
 
     #[test]

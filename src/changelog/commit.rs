@@ -117,6 +117,17 @@ impl Following {
         Self { stream, state, vitals, generation: 0, vanished: 0, moved: false }
     }
 
+    /// A LIST shows the cluster before what was logged. From here on versions mean something else, and what the LIST has shown so
+    /// far was compared in vain: the source sees it in the state and lists again.
+    fn note_rewritten(&mut self) {
+        let counts = match &self.state.phase {
+            Phase::Listing { counts, .. } => *counts,
+            Phase::New | Phase::Watching { .. } | Phase::Removed { .. } => Counts::default(),
+        };
+        self.state.phase = Phase::Listing { purpose: Purpose::Resync(Reason::VersionRegressed), counts };
+        self.state.lineage += 1;
+    }
+
     /// Whether the watch has been beyond this version: it comes again.
     fn has_passed(&self, version: &ResourceVersion) -> bool {
         matches!(&self.state.phase, Phase::Watching { position, .. } if version.is_covered_by(position) && version != position)
@@ -252,6 +263,12 @@ impl Committer {
                     Phase::New | Phase::Watching { .. } | Phase::Removed { .. } => View::Resync(By::Version),
                 };
                 let row = self.row(group, &stream, &observed.key)?;
+                if view == View::Resync(By::Version)
+                    && row.as_ref().is_some_and(|row| compare::is_rewritten(row, &observed))
+                    && let Some(following) = self.streams.get_mut(&name)
+                {
+                    following.note_rewritten();
+                }
                 let fields = observed.fields;
                 let drafts = compare::present(&stream, lineage, row.as_ref(), observed, view);
                 self.push_changes(group, &stream, &name, at, fields, drafts);

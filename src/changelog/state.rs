@@ -22,6 +22,16 @@ pub struct StreamState {
     pub asked_as: String,
 }
 
+impl StreamState {
+    /// What the LIST under way is for.
+    pub const fn purpose(&self) -> Option<Purpose> {
+        match &self.phase {
+            Phase::Listing { purpose, .. } => Some(*purpose),
+            Phase::New | Phase::Watching { .. } | Phase::Removed { .. } => None,
+        }
+    }
+}
+
 /// A hash over everything that shapes what a stream shows: served version, selectors, content, cleaning rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint(pub [u8; 16]);

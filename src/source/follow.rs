@@ -3,7 +3,7 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use http::StatusCode;
-use kubetide_sink::Stream;
+use kubetide_sink::{Reason, Stream};
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::Instant,
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    Common, SourceError,
+    Means, SourceError,
     api::{ApiError, Port, WatchEvent},
     lines::Lines,
     machine::{Machine, Outcome, Rules, State, Way},
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     backoff::Backoff,
     change::{Observed, ResourceVersion},
-    changelog::{Entry, Fingerprint, Phase, StreamState},
+    changelog::{Entry, Fingerprint, Phase, Purpose, StreamState},
     config,
     vitals::StreamVitals,
 };
@@ -57,7 +57,7 @@ const CONFIRMATION_PAUSE: Duration = Duration::from_secs(30);
 /// One stream's loop.
 pub struct Follower {
     stream: Arc<Stream>,
-    common: Common,
+    means: Means,
     port: Port,
     fingerprint: Fingerprint,
     asked_as: String,
@@ -69,6 +69,8 @@ pub struct Follower {
 /// What the loop carries from one state to the next.
 struct Memory {
     backoff: Backoff,
+    /// What the LIST under way was announced for.
+    purpose: Option<Purpose>,
     /// When the API server was last lost sight of: who answers after that may be another.
     lost: Option<Instant>,
     pulse: Pulse,
@@ -106,14 +108,14 @@ type Asked<T> = Result<Result<T, ApiError>, SourceError>;
 
 impl Follower {
     /// A loop for this stream, until `stop`.
-    pub fn new(follow: &Follow, common: Common, vitals: StreamVitals, stop: CancellationToken) -> Self {
+    pub fn new(follow: &Follow, means: Means, vitals: StreamVitals, stop: CancellationToken) -> Self {
         Self {
             stream: follow.stream.clone(),
-            port: Port::new(common.cluster.clone(), follow.stream.clone(), follow.selection.clone()),
+            port: Port::new(means.cluster.clone(), follow.stream.clone(), follow.selection.clone()),
             fingerprint: follow.selection.fingerprint(&follow.stream),
             asked_as: follow.asked_as.clone(),
             poll: follow.poll,
-            common,
+            means,
             vitals,
             stop,
         }
@@ -130,12 +132,13 @@ impl Follower {
     }
 
     async fn follow(self, durable: StreamState) -> Result<(), SourceError> {
-        let streaming = self.common.list.streaming == config::Streaming::Auto;
+        let streaming = self.means.list.streaming == config::Streaming::Auto;
         let rules = Rules { poll: self.poll.is_some(), streaming };
         let mut machine = Machine::resume(&durable, self.fingerprint, rules);
-        let stall = Duration::from_secs(self.common.watch.stall_timeout_secs.get());
+        let stall = Duration::from_secs(self.means.watch.stall_timeout_secs.get());
         let mut memory = Memory {
             backoff: Backoff::new(FIRST_PAUSE),
+            purpose: durable.purpose(),
             lost: None,
             pulse: Pulse::new(stall, self.position_since(&durable)),
             list: None,
@@ -155,9 +158,9 @@ impl Follower {
 
     /// Since when the position has stood, by the wall clock of the time before.
     fn position_since(&self, durable: &StreamState) -> Instant {
-        let now = self.common.clock.now();
+        let now = self.means.clock.now();
         let Phase::Watching { at, .. } = &durable.phase else { return now };
-        let age = Duration::try_from(self.common.clock.wall().duration_since(*at)).unwrap_or_default();
+        let age = Duration::try_from(self.means.clock.wall().duration_since(*at)).unwrap_or_default();
         now.checked_sub(age).unwrap_or(now)
     }
 
@@ -166,6 +169,7 @@ impl Follower {
         match machine.state().clone() {
             State::Announcing(reason) => {
                 (memory.open, memory.verification) = (None, None);
+                memory.purpose = reason.map(Purpose::Resync);
                 self.vitals.list_needed(reason.map(|reason| reason.as_str()));
                 match reason {
                     Some(reason) => {
@@ -195,14 +199,14 @@ impl Follower {
             }
             State::Concluding(position) => Ok(Ok(self.conclude(memory, position, machine.is_confirming()).await?)),
             State::Confirming => {
-                self.common.clock.sleep(CONFIRMATION_PAUSE).await;
+                self.means.clock.sleep(CONFIRMATION_PAUSE).await;
                 Ok(Ok(Outcome::Waited))
             }
             State::Resting => {
                 self.vitals.synced();
                 let interval = self.poll.unwrap_or_default();
                 // Not all streams at once.
-                self.common.clock.sleep(interval.mul_f64(rand::random_range(0.9..1.1))).await;
+                self.means.clock.sleep(interval.mul_f64(rand::random_range(0.9..1.1))).await;
                 Ok(Ok(Outcome::Waited))
             }
             State::Resuming(position) => Ok(self.check_version(memory.lost, &position).await),
@@ -210,7 +214,7 @@ impl Follower {
                 let mut position = from;
                 let ended = self.watch(memory, &mut position).await?;
                 if matches!(&ended, Ok(Outcome::Away)) {
-                    memory.lost = Some(self.common.clock.now());
+                    memory.lost = Some(self.means.clock.now());
                 }
                 machine.step(Outcome::Moved(position));
                 Ok(ended)
@@ -219,7 +223,7 @@ impl Follower {
     }
 
     async fn append(&self, entry: Entry) -> Result<(), SourceError> {
-        Ok(self.common.log.append(&self.stream, entry).await?)
+        Ok(self.means.log.append(&self.stream, entry).await?)
     }
 
     /// After a failure: says so, waits, and tells the machine what it was.
@@ -228,7 +232,7 @@ impl Follower {
             list.turn = None;
         }
         if error.is_absence() {
-            memory.lost = Some(self.common.clock.now());
+            memory.lost = Some(self.means.clock.now());
         }
         let watching = matches!(machine.state(), State::Watching(_));
         let outcome = match error {
@@ -241,7 +245,7 @@ impl Follower {
             return outcome;
         }
         if error.status() == Some(StatusCode::NOT_FOUND) {
-            self.common.missing.notify_one();
+            self.means.missing.notify_one();
         }
         let longest = if error.is_refusal() { LONGEST_PAUSE_REFUSED } else { LONGEST_PAUSE_AWAY };
         let pause = memory.backoff.next(rand::random(), longest, error.retry_after());
@@ -250,7 +254,7 @@ impl Follower {
             self.vitals.failed(&error.to_string(), error.is_refusal(), attempt);
         }
         warn!(stream = %self.stream, attempt, pause_ms, %error, "API server failed, trying again");
-        self.common.clock.sleep(pause).await;
+        self.means.clock.sleep(pause).await;
         outcome
     }
 
@@ -258,11 +262,11 @@ impl Follower {
     async fn begin_list(&self, memory: &mut Memory, streaming: bool) -> Result<(), SourceError> {
         memory.open = None;
         if let Some(given_up) = memory.list.take() {
-            self.common.log.flush().await?;
-            self.common.known.forget_listed(&self.stream, given_up.generation).await?;
+            self.means.log.flush().await?;
+            self.means.known.forget_listed(&self.stream, given_up.generation).await?;
         }
         let turn = self.turn_at_lists().await;
-        let (generation, since) = (self.common.known.new_generation(), self.common.clock.now());
+        let (generation, since) = (self.means.known.new_generation(), self.means.clock.now());
         memory.list = Some(ListUnderWay { generation, since, objects: 0, turn });
         self.vitals.list_started(streaming);
         self.append(Entry::ListStarted(generation)).await
@@ -271,7 +275,7 @@ impl Follower {
     /// Waits until this is one of the LISTs that may run.
     async fn turn_at_lists(&self) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed.
-        self.common.lists.clone().acquire_owned().await.ok()
+        self.means.lists.clone().acquire_owned().await.ok()
     }
 
     /// One page, with every object in it found and cleaned before the first is logged.
@@ -281,8 +285,8 @@ impl Follower {
         version: Option<ResourceVersion>,
         token: Option<String>,
     ) -> Asked<Outcome> {
-        let timeout = Duration::from_secs(self.common.list.timeout_secs.get());
-        let page = match self.port.page(self.common.list.page_size.get(), token.as_deref(), timeout).await {
+        let timeout = Duration::from_secs(self.means.list.timeout_secs.get());
+        let page = match self.port.page(self.means.list.page_size.get(), token.as_deref(), timeout).await {
             Ok(page) => page,
             Err(error) => return Ok(Err(error)),
         };
@@ -311,13 +315,13 @@ impl Follower {
     /// A whole LIST as the beginning of a watch, which stays open.
     async fn list_by_streaming(&self, memory: &mut Memory) -> Asked<Outcome> {
         let lasts = self.watch_lasts();
-        self.common.pace.turn(&self.common.clock).await;
-        let silence = Duration::from_secs(self.common.list.timeout_secs.get()).min(STREAMING_SILENCE);
+        self.means.pace.turn(&self.means.clock).await;
+        let silence = Duration::from_secs(self.means.list.timeout_secs.get()).min(STREAMING_SILENCE);
         let no_end = || {
             debug!(stream = %self.stream, "the streaming LIST does not come to its end, using pages");
             Ok(Ok(Outcome::StreamingRefused))
         };
-        let mut lines = match self.common.clock.within(silence, self.port.streaming_list(lasts)).await {
+        let mut lines = match self.means.clock.within(silence, self.port.streaming_list(lasts)).await {
             Some(Ok(lines)) => lines,
             Some(Err(error)) if error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY) => {
                 debug!(stream = %self.stream, %error, "no streaming LIST, using pages");
@@ -326,9 +330,9 @@ impl Follower {
             Some(Err(error)) => return Ok(Err(error)),
             None => return no_end(),
         };
-        let opened = self.common.clock.now();
+        let opened = self.means.clock.now();
         loop {
-            let line = match self.common.clock.within(silence, lines.next()).await {
+            let line = match self.means.clock.within(silence, lines.next()).await {
                 Some(Ok(Some(line))) => line,
                 Some(Ok(None)) => return Ok(Err(ApiError::cut("the streaming LIST ended before its end"))),
                 Some(Err(error)) => return Ok(Err(error)),
@@ -348,9 +352,9 @@ impl Follower {
                 Ok(WatchEvent::Bookmark { version, ends_list: true }) => {
                     memory.backoff.reset();
                     // Where bookmarks are not wanted, the watch is opened anew without them.
-                    if self.common.watch.bookmarks {
+                    if self.means.watch.bookmarks {
                         memory.pulse.opened(opened, lasts);
-                        memory.pulse.listed(self.common.clock.now());
+                        memory.pulse.listed(self.means.clock.now());
                         memory.open = Some(OpenWatch { lines, opened, lasts, passes: None });
                     }
                     return Ok(Ok(Outcome::Streamed(version)));
@@ -382,18 +386,24 @@ impl Follower {
         confirmed: bool,
     ) -> Result<Outcome, SourceError> {
         let Some(list) = memory.list.take() else { return Ok(Outcome::Concluded) };
-        self.common.log.flush().await?;
+        self.means.log.flush().await?;
+        let rewritten = Purpose::Resync(Reason::VersionRegressed);
+        if memory.purpose != Some(rewritten) && self.means.known.state(&self.stream)?.purpose() == Some(rewritten) {
+            warn!(stream = %self.stream, "a LIST shows the cluster before what was logged, comparing by content");
+            (memory.open, memory.list) = (None, Some(list));
+            return Ok(Outcome::Regressed);
+        }
         if !confirmed {
-            let (vanished, rows) = self.common.known.vanished(&self.stream, list.generation).await?;
+            let (vanished, rows) = self.means.known.vanished(&self.stream, list.generation).await?;
             if vanished > MANY_DELETES && vanished * 2 > rows {
                 warn!(stream = %self.stream, vanished, known = rows, "a LIST lacks most of what is known, listing again in 30 s before it is believed");
                 (memory.open, memory.list) = (None, Some(ListUnderWay { turn: None, ..list }));
                 return Ok(Outcome::Suspicious);
             }
         }
-        self.common.log.append_vanished(&self.stream, list.generation).await?;
+        self.means.log.append_vanished(&self.stream, list.generation).await?;
         self.append(Entry::ListFinished(position.clone())).await?;
-        let took = self.common.clock.now() - list.since;
+        let took = self.means.clock.now() - list.since;
         self.vitals.list_finished(list.objects, took);
         info!(stream = %self.stream, %position, objects = list.objects, "listed");
         Ok(Outcome::Concluded)
@@ -410,8 +420,8 @@ impl Follower {
     /// Before a watch from a stored position: a watch from a version that the API server has not reached would be silent.
     async fn check_version(&self, lost: Option<Instant>, position: &ResourceVersion) -> Result<Outcome, ApiError> {
         self.confirm(lost).await?;
-        self.common.pace.turn(&self.common.clock).await;
-        let limit = Duration::from_secs(self.common.list.timeout_secs.get()).min(CHECK_WITHIN);
+        self.means.pace.turn(&self.means.clock).await;
+        let limit = Duration::from_secs(self.means.list.timeout_secs.get()).min(CHECK_WITHIN);
         match self.port.current_version(limit).await {
             Ok(current) if current.is_covered_by(position) && current != *position => {
                 warn!(stream = %self.stream, %current, %position, "the API server is at an older version than before");
@@ -425,7 +435,7 @@ impl Follower {
     }
 
     fn watch_lasts(&self) -> Duration {
-        let config::Watch { timeout_min_secs, timeout_max_secs, .. } = self.common.watch;
+        let config::Watch { timeout_min_secs, timeout_max_secs, .. } = self.means.watch;
         // Not all at once, or an API server that restarts would see every watch renewed in the same second for ever.
         Duration::from_secs(rand::random_range(timeout_min_secs.get()..=timeout_max_secs.get()).into())
     }
@@ -452,8 +462,8 @@ impl Follower {
                     let verify::Diverged = diverged?;
                     break ("diverged", Ok(Outcome::Diverged));
                 }
-                line = self.common.clock.until(memory.pulse.deadline(), lines.next()) => line,
-                () = self.common.clock.sleep_until(memory.pulse.old_at(OLD_POSITION)), if passes.is_none() => {
+                line = self.means.clock.until(memory.pulse.deadline(), lines.next()) => line,
+                () = self.means.clock.sleep_until(memory.pulse.old_at(OLD_POSITION)), if passes.is_none() => {
                     break ("renewed", Ok(Outcome::Interrupted));
                 }
             };
@@ -468,7 +478,7 @@ impl Follower {
                     if let Some(version) = passes
                         && opened.elapsed() >= LONG_ENOUGH
                     {
-                        memory.pulse.moved(self.common.clock.now());
+                        memory.pulse.moved(self.means.clock.now());
                         self.append(Entry::Bookmark(version.clone())).await?;
                         if !version.is_covered_by(position) {
                             *position = version;
@@ -485,7 +495,7 @@ impl Follower {
             };
             let (entry, reached) = match WatchEvent::parse(self.port.types(), &line) {
                 Ok(WatchEvent::Bookmark { version, .. }) => {
-                    memory.pulse.bookmark(self.common.clock.now());
+                    memory.pulse.bookmark(self.means.clock.now());
                     self.vitals.bookmark();
                     (Entry::Bookmark(version.clone()), version)
                 }
@@ -504,9 +514,9 @@ impl Follower {
             };
             quiet = false;
             memory.backoff.reset();
-            let before = self.common.clock.now();
+            let before = self.means.clock.now();
             self.append(entry).await?;
-            memory.pulse.busy(self.common.clock.now() - before);
+            memory.pulse.busy(self.means.clock.now() - before);
             // An event that comes again, older than what was seen, does not move it back.
             if !reached.is_covered_by(position) {
                 *position = reached;
@@ -518,21 +528,21 @@ impl Follower {
     }
 
     fn note_event(&self, pulse: &mut Pulse, observed: &Observed) {
-        pulse.event(self.common.clock.now());
-        self.vitals.event(self.common.clock.wall());
+        pulse.event(self.means.clock.now());
+        self.vitals.event(self.means.clock.wall());
         self.note_problem(observed);
     }
 
     async fn open_watch(&self, memory: &mut Memory, position: &ResourceVersion) -> Result<OpenWatch, ApiError> {
-        self.common.pace.turn(&self.common.clock).await;
+        self.means.pace.turn(&self.means.clock).await;
         let mut lasts = self.watch_lasts();
         let mut passes = None;
-        if memory.pulse.is_old(self.common.clock.now(), OLD_POSITION) {
+        if memory.pulse.is_old(self.means.clock.now(), OLD_POSITION) {
             lasts = lasts.min(Duration::from_secs(rand::random_range(SHORT_LASTS)));
             passes = Some(self.port.current_version(CHECK_WITHIN).await?);
         }
-        let lines = self.port.watch(position, self.common.watch.bookmarks, lasts).await?;
-        let opened = self.common.clock.now();
+        let lines = self.port.watch(position, self.means.watch.bookmarks, lasts).await?;
+        let opened = self.means.clock.now();
         memory.pulse.opened(opened, lasts);
         Ok(OpenWatch { lines, opened, lasts, passes })
     }
@@ -541,7 +551,7 @@ impl Follower {
     fn verification(&self, position: &watch::Sender<ResourceVersion>) -> Verification {
         let verifier = verify::Verifier {
             stream: self.stream.clone(),
-            common: self.common.clone(),
+            means: self.means.clone(),
             port: self.port.clone(),
             vitals: self.vitals.clone(),
             position: position.subscribe(),

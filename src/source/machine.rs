@@ -83,7 +83,7 @@ pub enum Outcome {
     Waited,
     /// The API server's version is not before the position.
     Checked,
-    /// It is.
+    /// The API server is before what was logged: in its version, or in what a LIST shows.
     Regressed,
     /// Watch events or bookmarks up to here are in the log.
     Moved(ResourceVersion),
@@ -196,6 +196,7 @@ impl Machine {
             }
             (State::Listing(Way::Paged { .. }), Outcome::Expired) => FIRST_PAGE,
             (State::Concluding(_), Outcome::Suspicious) => State::Confirming,
+            (State::Concluding(_), Outcome::Regressed) => State::Announcing(Some(Reason::VersionRegressed)),
             (State::Confirming, Outcome::Waited) => {
                 self.confirming = true;
                 self.first_part()
@@ -385,6 +386,11 @@ mod tests {
         assert!(machine.is_confirming());
         machine.step(Outcome::Concluded);
         assert_eq!((machine.state.clone(), machine.is_confirming()), (State::Watching(version("12")), false));
+    }
+
+    #[test]
+    fn a_list_that_shows_the_cluster_before_what_was_logged_is_a_gap_of_its_own() {
+        assert_eq!(after(&listing(), PAGED, [page("9", None), Outcome::Regressed]), gap(Reason::VersionRegressed));
     }
 
     #[test]

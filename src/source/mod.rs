@@ -45,9 +45,9 @@ pub enum SourceError {
     OtherCluster(String),
 }
 
-/// What all streams of a process have in common.
+/// What the streams of a process work with.
 #[derive(Clone)]
-pub struct Common {
+pub struct Means {
     /// The cluster.
     pub cluster: cluster::Cluster,
     /// The way into the log.
@@ -70,7 +70,7 @@ pub struct Common {
     missing: Arc<Notify>,
 }
 
-impl Common {
+impl Means {
     /// For the streams of `config`.
     pub fn new(config: &config::Config, cluster: cluster::Cluster, log: Appender, known: Known, clock: Clock) -> Self {
         Self {

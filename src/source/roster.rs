@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    Common, SourceError,
+    Means, SourceError,
     definitions::{self, News, Proof},
     discovery::{self, Discovered, Served},
     follow::Follower,
@@ -46,7 +46,7 @@ const KEPT: jiff::SignedDuration = jiff::SignedDuration::from_hours(24);
 
 /// The streams of a process.
 pub struct Roster {
-    common: Common,
+    means: Means,
     wanted: Vec<config::Stream>,
     vitals: Vitals,
     stop: CancellationToken,
@@ -76,10 +76,10 @@ struct Followed {
 
 impl Roster {
     /// For what the configuration asks for.
-    pub fn new(common: Common, wanted: Vec<config::Stream>, vitals: Vitals, stop: CancellationToken) -> Self {
-        let now = common.clock.now();
+    pub fn new(means: Means, wanted: Vec<config::Stream>, vitals: Vitals, stop: CancellationToken) -> Self {
+        let now = means.clock.now();
         Self {
-            common,
+            means,
             wanted,
             vitals,
             stop,
@@ -116,14 +116,14 @@ impl Roster {
         let (news_sender, mut news) = mpsc::channel(64);
         let mut definitions = JoinSet::new();
         if self.follows_definitions() {
-            let Common { cluster, clock, .. } = &self.common;
+            let Means { cluster, clock, .. } = &self.means;
             definitions.spawn(definitions::follow_custom(cluster.clone(), clock.clone(), news_sender.clone()));
             definitions.spawn(definitions::follow_services(cluster.clone(), clock.clone(), news_sender.clone()));
         }
         self.schedule();
-        let (missing, clock) = (self.common.missing.clone(), self.common.clock.clone());
+        let (missing, clock) = (self.means.missing.clone(), self.means.clock.clone());
         loop {
-            let due = self.next.unwrap_or_else(|| self.common.clock.now() + SAFETY);
+            let due = self.next.unwrap_or_else(|| self.means.clock.now() + SAFETY);
             tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
                 Some(task) = self.tasks.join_next() => finished(task)?,
@@ -167,7 +167,7 @@ impl Roster {
         }
         self.looks_left = AFTER_NEWS.len();
         // Not later than it was due already: news that never cease must not put it off for ever.
-        self.look_by(self.common.clock.now() + AFTER_NEWS[AFTER_NEWS.len() - 1]);
+        self.look_by(self.means.clock.now() + AFTER_NEWS[AFTER_NEWS.len() - 1]);
     }
 
     fn look_by(&mut self, at: Instant) {
@@ -176,7 +176,7 @@ impl Roster {
 
     /// When discovery is read next.
     fn schedule(&mut self) {
-        let now = self.common.clock.now();
+        let now = self.means.clock.now();
         let unsettled = self.unresolved || self.followed.values().any(|followed| followed.absent.is_some());
         let pause = match self.looks_left.checked_sub(1) {
             Some(at) => AFTER_NEWS[at],
@@ -191,9 +191,9 @@ impl Roster {
 
     /// Reads discovery and follows what it shows.
     async fn look(&mut self) -> Result<(), SourceError> {
-        (self.next, self.last) = (None, self.common.clock.now());
+        (self.next, self.last) = (None, self.means.clock.now());
         self.looks_left = self.looks_left.saturating_sub(1);
-        let discovered = match discovery::discover(&self.common.cluster).await {
+        let discovered = match discovery::discover(&self.means.cluster).await {
             Ok(discovered) => discovered,
             Err(error) => {
                 self.vitals.discovery_failed(&error.to_string());
@@ -205,7 +205,7 @@ impl Roster {
         };
         self.backoff.reset();
         self.note_served(&discovered);
-        match names::plan(&self.wanted, &discovered, &self.common.cluster.identity) {
+        match names::plan(&self.wanted, &discovered, &self.means.cluster.identity) {
             Ok(plan) => {
                 tell_discovered(&self.vitals, &discovered);
                 self.reconcile(plan, &discovered).await?;
@@ -255,8 +255,8 @@ impl Roster {
             return Ok(());
         }
         let custom = self.custom.contains(&format!("{}.{}", stream.resource, stream.group));
-        let now = self.common.clock.now();
-        match definitions::prove(&self.common.cluster, &stream, custom).await {
+        let now = self.means.clock.now();
+        match definitions::prove(&self.means.cluster, &stream, custom).await {
             Ok(Proof::Gone) => self.remove(name, &stream).await,
             Ok(Proof::Unlikely) if followed.absent.is_some_and(|since| now - since >= ABSENT_TWICE) => {
                 self.remove(name, &stream).await
@@ -281,21 +281,21 @@ impl Roster {
         info!(stream = %name, "the resource is gone from the cluster");
         self.end(name).await?;
         self.vitals.forget_stream(name);
-        let nothing_listed = self.common.known.new_generation();
-        self.common.log.append_vanished(stream, nothing_listed).await?;
-        Ok(self.common.log.append(stream, Entry::Gone).await?)
+        let nothing_listed = self.means.known.new_generation();
+        self.means.log.append_vanished(stream, nothing_listed).await?;
+        Ok(self.means.log.append(stream, Entry::Gone).await?)
     }
 
     async fn start(&mut self, follow: Follow) -> Result<(), SourceError> {
-        self.common.log.flush().await?;
-        let durable = self.common.known.state(&follow.stream)?;
+        self.means.log.flush().await?;
+        let durable = self.means.known.state(&follow.stream)?;
         if durable.phase != Phase::New && durable.asked_as != follow.asked_as {
-            self.common.log.append(&follow.stream, Entry::AskedAs(follow.asked_as.clone())).await?;
+            self.means.log.append(&follow.stream, Entry::AskedAs(follow.asked_as.clone())).await?;
         }
         let name = follow.stream.to_string();
         let vitals = self.vitals.stream(&name, follow.asked);
         let stop = self.stop.child_token();
-        let follower = Follower::new(&follow, self.common.clone(), vitals, stop.clone());
+        let follower = Follower::new(&follow, self.means.clone(), vitals, stop.clone());
         let task = self.tasks.spawn(follower.run(durable)).id();
         self.followed.insert(name, Followed { follow, stop, task, absent: None });
         Ok(())
@@ -317,11 +317,11 @@ impl Roster {
     /// At the start: what became of the streams that were followed before and are not in the plan.
     async fn settle(&mut self, plan: &Plan) -> Result<(), SourceError> {
         let planned: HashSet<String> = plan.follow.iter().map(|follow| follow.stream.to_string()).collect();
-        for (stream, state) in self.common.known.streams()? {
+        for (stream, state) in self.means.known.streams()? {
             if planned.contains(&stream.to_string()) {
                 continue;
             }
-            let identity = &self.common.cluster.identity;
+            let identity = &self.means.cluster.identity;
             let wanted = names::follow_known(&self.wanted, &stream, &state.asked_as, identity);
             let stream = Arc::new(stream);
             match (&state.phase, wanted) {
@@ -331,17 +331,17 @@ impl Roster {
                     let name = stream.to_string();
                     self.start(follow).await?;
                     if let Some(followed) = self.followed.get_mut(&name) {
-                        followed.absent = Some(self.common.clock.now());
+                        followed.absent = Some(self.means.clock.now());
                     }
                 }
                 (Phase::Listing { .. } | Phase::Watching { .. }, None) => {
                     info!(%stream, "no longer asked for");
-                    self.common.log.append(&stream, Entry::Unfollowed).await?;
+                    self.means.log.append(&stream, Entry::Unfollowed).await?;
                 }
                 (Phase::Removed { at, .. }, None) => {
-                    if self.common.clock.wall().duration_since(*at) > KEPT {
-                        self.common.known.forget_rows(&stream).await?;
-                        self.common.log.append(&stream, Entry::Forgotten).await?;
+                    if self.means.clock.wall().duration_since(*at) > KEPT {
+                        self.means.known.forget_rows(&stream).await?;
+                        self.means.log.append(&stream, Entry::Forgotten).await?;
                     }
                 }
             }

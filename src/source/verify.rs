@@ -11,7 +11,7 @@ use kubetide_sink::Stream;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use super::{Common, SourceError, api::ApiError, api::Port};
+use super::{Means, SourceError, api::ApiError, api::Port};
 use crate::{
     change::{ObjectKey, Observed, ResourceVersion, Row},
     changelog::Glimpse,
@@ -27,7 +27,7 @@ pub(super) struct Diverged;
 /// The verification of one stream.
 pub(super) struct Verifier {
     pub(super) stream: Arc<Stream>,
-    pub(super) common: Common,
+    pub(super) means: Means,
     pub(super) port: Port,
     pub(super) vitals: StreamVitals,
     /// How far the watch has come. What it has passed is in the queue of the log.
@@ -55,12 +55,12 @@ impl<E: Into<SourceError>> From<E> for Inconclusive {
 impl Verifier {
     /// Verifies again and again, and returns when something was found.
     pub(super) async fn run(mut self) -> Result<Diverged, SourceError> {
-        let interval = Duration::from_secs(self.common.verify.interval_secs);
+        let interval = Duration::from_secs(self.means.verify.interval_secs);
         if interval.is_zero() {
             return std::future::pending().await;
         }
         loop {
-            self.common.clock.sleep(interval.mul_f64(rand::random_range(0.8..1.2))).await;
+            self.means.clock.sleep(interval.mul_f64(rand::random_range(0.8..1.2))).await;
             match self.verify().await {
                 Ok(true) => return Ok(Diverged),
                 Ok(false) => {}
@@ -101,13 +101,13 @@ impl Verifier {
 
     /// What a metadata-only LIST shows otherwise than it is known, and the version of that LIST.
     async fn suspects(&self) -> Result<(Vec<Suspect>, ResourceVersion), Inconclusive> {
-        let _turn = self.common.lists.clone().acquire_owned().await;
-        let timeout = Duration::from_secs(self.common.list.timeout_secs.get());
-        let generation = self.common.known.new_generation();
+        let _turn = self.means.lists.clone().acquire_owned().await;
+        let timeout = Duration::from_secs(self.means.list.timeout_secs.get());
+        let generation = self.means.known.new_generation();
         let mut suspects = Vec::new();
         let mut token: Option<String> = None;
         let version = loop {
-            let limit = self.common.list.page_size.get();
+            let limit = self.means.list.page_size.get();
             let page = self.port.metadata_page(limit, token.as_deref(), timeout).await;
             let read = page.and_then(|page| {
                 let glimpses = page.items().map(|item| self.glimpse(item)).collect::<Result<Vec<_>, _>>()?;
@@ -116,11 +116,11 @@ impl Verifier {
             let (page, glimpses) = match read {
                 Ok(read) => read,
                 Err(error) => {
-                    self.common.known.forget_listed(&self.stream, generation).await?;
+                    self.means.known.forget_listed(&self.stream, generation).await?;
                     return Err(Inconclusive::Api(error));
                 }
             };
-            let differing = self.common.known.differing(&self.stream, generation, glimpses).await?;
+            let differing = self.means.known.differing(&self.stream, generation, glimpses).await?;
             let room = SUSPECTS.saturating_sub(suspects.len());
             let of = |glimpse: Glimpse| Suspect { key: glimpse.key.clone(), seen: Some(glimpse) };
             suspects.extend(differing.into_iter().take(room).map(of));
@@ -129,7 +129,7 @@ impl Verifier {
                 None => break page.version,
             }
         };
-        let missing = self.common.known.missing(&self.stream, generation, SUSPECTS).await?;
+        let missing = self.means.known.missing(&self.stream, generation, SUSPECTS).await?;
         suspects.extend(missing.into_iter().map(|key| Suspect { key, seen: None }));
         Ok((suspects, version))
     }
@@ -157,10 +157,10 @@ impl Verifier {
         suspects: Vec<Suspect>,
         version: &ResourceVersion,
     ) -> Result<Vec<Suspect>, Inconclusive> {
-        self.common.log.flush().await?;
+        self.means.log.flush().await?;
         let mut unexplained = Vec::new();
         for suspect in suspects {
-            let row = self.common.known.row(&self.stream, suspect.key.clone()).await?;
+            let row = self.means.known.row(&self.stream, suspect.key.clone()).await?;
             let explained = match (&row, &suspect.seen) {
                 (Some(row), Some(seen)) => row.agrees_with(seen) || is_after(row, version),
                 (Some(row), None) => is_after(row, version),
@@ -179,8 +179,8 @@ impl Verifier {
     async fn is_confirmed(&mut self, key: &ObjectKey) -> Result<bool, Inconclusive> {
         let (first, version) = self.read(key).await?;
         self.reach(&version).await;
-        self.common.log.flush().await?;
-        let row = self.common.known.row(&self.stream, key.clone()).await?;
+        self.means.log.flush().await?;
+        let row = self.means.known.row(&self.stream, key.clone()).await?;
         match (&row, &first) {
             (None, None) => return Ok(false),
             (Some(row), Some(observed)) if row.is(observed) => return Ok(false),
