@@ -140,8 +140,7 @@ impl Roster {
 
     /// Whether something other than the streams there are now could come to be followed.
     fn follows_definitions(&self) -> bool {
-        let built_in = |group: &str| !group.contains('.') || group.ends_with(".k8s.io");
-        let custom = self.followed.values().any(|followed| !built_in(&followed.follow.stream.group));
+        let custom = self.followed.values().any(|followed| !is_built_in(&followed.follow.stream.group));
         custom || self.unresolved || names::has_wildcard(&self.wanted)
     }
 
@@ -357,6 +356,33 @@ impl Roster {
         self.unresolved = !words.is_empty();
         self.vitals.unresolved(&words);
     }
+}
+
+/// Whether a group is Kubernetes' own: what it serves changes with an upgrade only. Custom resources may be in groups of
+/// k8s.io too, such as gateway.networking.k8s.io.
+fn is_built_in(group: &str) -> bool {
+    const OWN: [&str; 18] = [
+        "admissionregistration",
+        "apiextensions",
+        "apiregistration",
+        "authentication",
+        "authorization",
+        "certificates",
+        "coordination",
+        "discovery",
+        "events",
+        "flowcontrol.apiserver",
+        "internal.apiserver",
+        "networking",
+        "node",
+        "rbac.authorization",
+        "resource",
+        "scheduling",
+        "storage",
+        "storagemigration",
+    ];
+    // Custom resources must have a dot in their group.
+    !group.contains('.') || group.strip_suffix(".k8s.io").is_some_and(|name| OWN.contains(&name))
 }
 
 /// Says what discovery lacks.
