@@ -32,7 +32,7 @@ pub fn of_control(log_id: &str, seq: u64) -> Id {
 }
 
 /// The first 16 bytes of SHA-256 over the parts, each behind its length as 4 bytes big-endian.
-fn hash(parts: &[&str]) -> Id {
+pub fn hash(parts: &[&str]) -> Id {
     let mut hasher = Sha256::new();
     for part in parts {
         // Parts are names and versions: far below 4 GiB.

@@ -10,7 +10,8 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::{
-    api::{self, ApiError, WatchEvent},
+    answer::WatchEvent,
+    api::{self, ApiError},
     cluster::Cluster,
 };
 use crate::{

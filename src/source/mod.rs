@@ -7,6 +7,7 @@
 //!                                                       └─ verify: now and then, is it all true?
 //! ```
 
+pub mod answer;
 pub mod api;
 pub mod cluster;
 pub mod definitions;
@@ -16,6 +17,7 @@ pub mod lines;
 pub mod machine;
 pub mod names;
 mod pace;
+pub mod port;
 mod pulse;
 pub mod roster;
 pub mod selection;

@@ -1,10 +1,9 @@
 //! Which objects of a resource, and how much of each: what a stream's requests ask for, and the fingerprint of that.
 
-use kubetide_sink::Stream;
-use sha2::{Digest as _, Sha256};
+use kubetide_sink::{Id, Stream};
 
 use crate::{
-    change::TypeMeta,
+    change::{TypeMeta, id},
     changelog::Fingerprint,
     config::{self, Content},
 };
@@ -56,15 +55,8 @@ impl Selection {
             Content::Full => "full",
             Content::Metadata => "metadata",
         };
-        let mut hasher = Sha256::new();
-        for part in [&stream.cluster.uid, &stream.version, &self.labels, &self.fields, content, CLEANING] {
-            hasher.update((part.len() as u64).to_be_bytes());
-            hasher.update(part.as_bytes());
-        }
-        let digest = hasher.finalize();
-        let mut fingerprint = [0; 16];
-        fingerprint.copy_from_slice(&digest[..16]);
-        Fingerprint(fingerprint)
+        let Id(hash) = id::hash(&[&stream.cluster.uid, &stream.version, &self.labels, &self.fields, content, CLEANING]);
+        Fingerprint(hash)
     }
 }
 

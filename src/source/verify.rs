@@ -11,7 +11,7 @@ use kubetide_sink::Stream;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use super::{Means, SourceError, api::ApiError, api::Port};
+use super::{Means, SourceError, api::ApiError, port::Port};
 use crate::{
     change::{ObjectKey, Observed, ResourceVersion, Row},
     changelog::Glimpse,

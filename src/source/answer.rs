@@ -1,0 +1,157 @@
+//! What the API server answers: pages of a LIST and events of a WATCH, found in raw bytes.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{
+    api::{ApiError, status_error},
+    lines::Line,
+};
+use crate::change::{Observed, ResourceVersion, TypeMeta, scan};
+
+/// One page of a LIST.
+#[derive(Debug)]
+pub struct Page {
+    /// The collection's version: the same on all pages.
+    pub version: ResourceVersion,
+    /// How to ask for the next page.
+    pub next: Option<String>,
+    /// How many objects are on the pages to come, where the server tells.
+    pub remaining: Option<u64>,
+    /// The body that the items are slices of.
+    body: Bytes,
+    items: Vec<std::ops::Range<usize>>,
+}
+
+impl Page {
+    /// The objects' raw bytes.
+    pub fn items(&self) -> impl Iterator<Item = &[u8]> {
+        self.items.iter().map(|span| &self.body[span.clone()])
+    }
+
+    pub(super) fn parse(body: Bytes) -> Result<Self, ApiError> {
+        #[derive(Deserialize)]
+        struct List<'a> {
+            metadata: ListMeta,
+            #[serde(borrow, default)]
+            items: Option<Vec<&'a RawValue>>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct ListMeta {
+            #[serde(default)]
+            resource_version: String,
+            #[serde(default)]
+            r#continue: String,
+            remaining_item_count: Option<u64>,
+        }
+        let list: List<'_> = serde_json::from_slice(&body)
+            .map_err(|error| ApiError::failed(format!("a LIST that is not one: {error}")))?;
+        if list.metadata.resource_version.is_empty() {
+            return Err(ApiError::failed("a LIST without a resourceVersion"));
+        }
+        let start = body.as_ptr() as usize;
+        let items = list.items.unwrap_or_default();
+        let spans = items.iter().map(|item| {
+            let from = item.get().as_ptr() as usize - start;
+            from..from + item.get().len()
+        });
+        let items = spans.collect();
+        let ListMeta { resource_version, r#continue, remaining_item_count: remaining } = list.metadata;
+        let next = Some(r#continue).filter(|token| !token.is_empty());
+        Ok(Self { version: ResourceVersion::new(resource_version), next, remaining, items, body })
+    }
+}
+
+/// One event of a WATCH.
+#[derive(Clone)]
+pub enum WatchEvent {
+    /// ADDED or MODIFIED: the difference is ours to find.
+    Present(Observed),
+    /// DELETED.
+    Deleted(Observed),
+    /// Nothing else has happened up to here.
+    Bookmark {
+        /// Where.
+        version: ResourceVersion,
+        /// It ends the initial events of a streaming LIST.
+        ends_list: bool,
+    },
+}
+
+impl WatchEvent {
+    /// Reads one line of a watch.
+    pub fn parse(types: &TypeMeta, line: &Line) -> Result<Self, ApiError> {
+        match line {
+            Line::TooLong(beginning) => Self::parse_beginning(types, beginning),
+            Line::Whole(line) => match std::str::from_utf8(line) {
+                Ok(text) => Self::parse_text(types, text, None),
+                // Not as it was sent, but the names in it are: it can be told of which object nothing can be told.
+                Err(_) => Self::parse_text(types, &String::from_utf8_lossy(line), Some("bad UTF-8")),
+            },
+        }
+    }
+
+    fn parse_text(types: &TypeMeta, line: &str, problem: Option<&str>) -> Result<Self, ApiError> {
+        #[derive(Deserialize)]
+        struct Event<'a> {
+            #[serde(borrow)]
+            r#type: Cow<'a, str>,
+            #[serde(borrow)]
+            object: &'a RawValue,
+        }
+        #[derive(Deserialize)]
+        struct Marked {
+            metadata: MarkedMeta,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct MarkedMeta {
+            resource_version: String,
+            #[serde(default)]
+            annotations: std::collections::HashMap<String, String>,
+        }
+        let broken =
+            |error: serde_json::Error| ApiError::Undecodable(format!("a watch event that is not one: {error}"));
+        let event: Event<'_> = serde_json::from_str(line).map_err(broken)?;
+        let object = event.object.get();
+        let observe = || -> Result<Observed, ApiError> {
+            let mut observed = scan::observe(types, object.as_bytes())?;
+            if let Some(problem) = problem {
+                observed.object = Err(problem.into());
+            }
+            Ok(observed)
+        };
+        match event.r#type.as_ref() {
+            "ADDED" | "MODIFIED" => Ok(Self::Present(observe()?)),
+            "DELETED" => Ok(Self::Deleted(observe()?)),
+            "BOOKMARK" => {
+                let MarkedMeta { resource_version, annotations } =
+                    serde_json::from_str::<Marked>(object).map_err(broken)?.metadata;
+                let ends_list = annotations.get("k8s.io/initial-events-end").is_some_and(|value| value == "true");
+                Ok(Self::Bookmark { version: ResourceVersion::new(resource_version), ends_list })
+            }
+            "ERROR" => Err(status_error(None, None, object.as_bytes())),
+            other => Err(ApiError::Undecodable(format!("a watch event of the unknown type {other:?}"))),
+        }
+    }
+
+    /// Of an event that is too long, the object it is about, if that is near its beginning.
+    fn parse_beginning(types: &TypeMeta, beginning: &[u8]) -> Result<Self, ApiError> {
+        let too_long = || ApiError::Undecodable("a watch event is larger than 16 MiB".into());
+        // As the API server writes it.
+        let rest = beginning.strip_prefix(br#"{"type":""#).ok_or_else(too_long)?;
+        let object_at =
+            rest.windows(11).take(64).position(|window| window == br#"","object":"#).ok_or_else(too_long)?;
+        let observed = scan::observe(types, &rest[object_at + 11..]).map_err(|_| too_long())?;
+        let observed = Observed { object: Err("larger than 16 MiB".into()), ..observed };
+        match &rest[..object_at] {
+            b"ADDED" | b"MODIFIED" => Ok(Self::Present(observed)),
+            b"DELETED" => Ok(Self::Deleted(observed)),
+            _ => Err(too_long()),
+        }
+    }
+}
