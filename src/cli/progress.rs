@@ -59,20 +59,20 @@ async fn every(period: Duration, stop: &CancellationToken, mut act: impl FnMut()
     }
 }
 
-/// `listing core/pods: 12,500 of about 40,000`; empty if nothing is listed.
+/// `core/pods: listed 12,500 of about 40,000`; empty if nothing is listed.
 fn line(lists: &[ListUnderWay]) -> String {
     match lists {
         [] => String::new(),
         [ListUnderWay { stream, listed, about }] => {
             let progress = progress(*listed, *about);
-            let room = WIDTH - "listing : ".len() - progress.chars().count();
-            format!("listing {}: {progress}", end_of(stream, room))
+            let room = WIDTH - ": listed ".len() - progress.chars().count();
+            format!("{}: listed {progress}", end_of(stream, room))
         }
         several => {
             let listed = several.iter().map(|list| list.listed).sum();
             // Together they are about as many only if each says how many it is.
             let about = several.iter().map(|list| list.about.map(|about| about.max(list.listed))).sum();
-            format!("listing {} streams: {}", several.len(), progress(listed, about))
+            format!("{} streams: listed {}", several.len(), progress(listed, about))
         }
     }
 }
@@ -103,17 +103,17 @@ mod tests {
 
     #[test]
     fn one_list_is_told_by_name() {
-        assert_eq!(line(&[list("core/pods", 12_500, Some(40_000))]), "listing core/pods: 12,500 of about 40,000");
-        assert_eq!(line(&[list("core/pods", 0, None)]), "listing core/pods: 0");
-        assert_eq!(line(&[list("core/pods", 501, Some(500))]), "listing core/pods: 501");
+        assert_eq!(line(&[list("core/pods", 12_500, Some(40_000))]), "core/pods: listed 12,500 of about 40,000");
+        assert_eq!(line(&[list("core/pods", 0, None)]), "core/pods: listed 0");
+        assert_eq!(line(&[list("core/pods", 501, Some(500))]), "core/pods: listed 501");
     }
 
     #[test]
     fn several_are_told_as_their_sum() {
         let both = [list("core/pods", 12_000, Some(39_000)), list("core/nodes", 500, Some(1_000))];
-        assert_eq!(line(&both), "listing 2 streams: 12,500 of about 40,000");
+        assert_eq!(line(&both), "2 streams: listed 12,500 of about 40,000");
         let one_unknown = [list("core/pods", 12_000, Some(39_000)), list("core/nodes", 500, None)];
-        assert_eq!(line(&one_unknown), "listing 2 streams: 12,500");
+        assert_eq!(line(&one_unknown), "2 streams: listed 12,500");
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
         let long = format!("{}.example.com/widgets@default", "a".repeat(200));
         let line = line(&[list(&long, 12_500, Some(40_000))]);
         assert_eq!(line.chars().count(), WIDTH);
-        assert!(line.starts_with("listing …a") && line.ends_with("/widgets@default: 12,500 of about 40,000"), "{line}");
+        assert!(line.starts_with("…a") && line.ends_with("/widgets@default: listed 12,500 of about 40,000"), "{line}");
     }
 
     #[derive(Clone, Default)]
