@@ -76,11 +76,20 @@ pub fn plan(wanted: &[config::Stream], discovered: &Discovered, cluster: &Cluste
             Err(Problem::NotServed(problem)) => plan.unresolved.push(Unresolved {
                 word: entry.resource.clone(),
                 problem: format!("{path}.resource: {problem}"),
-                certain: discovered.incomplete.is_empty(),
+                certain: !may_be_hidden(&entry.resource, discovered),
             }),
         }
     }
     Ok(plan)
+}
+
+/// Whether a word may stand for something in a group of which not everything is known.
+fn may_be_hidden(word: &str, discovered: &Discovered) -> bool {
+    let behind_name = word.split_once('.').map(|(_, rest)| rest.to_lowercase());
+    discovered.incomplete.iter().any(|group| match &behind_name {
+        None => true,
+        Some(rest) => rest == group || rest.ends_with(&format!(".{group}")),
+    })
 }
 
 /// 0 for a name, 1 for `*.group`, 2 for `*`.
@@ -423,6 +432,21 @@ mod tests {
         assert_eq!(plan.follow.len(), 1);
         assert_eq!(plan.unresolved[0].word, "gadgets");
         assert!(plan.unresolved[0].certain && plan.unresolved[0].problem.starts_with("streams[1].resource"));
+    }
+
+    #[test]
+    fn a_word_is_a_mistake_only_if_no_group_that_is_out_of_reach_can_have_it() {
+        let discovered = Discovered { served: cluster(), incomplete: vec!["shop.example.com".into()] };
+        for (word, hidden) in [
+            ("gadgets", true),
+            ("gadgets.shop.example.com", true),
+            ("gadgets.v1.Shop.example.com", true),
+            ("gadgets.apps", false),
+            ("gadgets.v1", false),
+        ] {
+            assert_eq!(may_be_hidden(word, &discovered), hidden, "{word}");
+        }
+        assert!(!may_be_hidden("gadgets", &Discovered { incomplete: Vec::new(), ..discovered }));
     }
 
     #[test]
