@@ -20,7 +20,7 @@ demo: ## watch kubetide at work on a simulated cluster; needs only cargo and a C
 	@cargo build --profile demo --no-default-features --package kubetide --bin kubetide
 	@"$$CARGO_TARGET_DIR/demo/kubetide" demo $(ARGS)
 
-test: ## everything: format, lints, unit, scripted and real-server tests, docs (cold: about 15 minutes on 2 cores, warm 3)
+test: ## everything: format, lints, unit, scripted and real-server tests, docs (cold: about 25 minutes on 2 cores, warm 10)
 	@tests/env/prerequisites cargo cc make perl
 	@tests/run all
 

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::{
-    churn::Churn,
+    churn::{Churn, STREAMS},
     fold::Fold,
     pipeline::Pipeline,
     receiver::{Received, Receiver},
@@ -118,10 +118,11 @@ impl Stage {
     }
 }
 
-/// Whether a request is for the objects that there are. A streaming LIST of an impossible name only asks for the version.
+/// Whether a request is for the objects of a captured stream. A streaming LIST of an impossible name only asks for the version.
 fn is_list(request: &RequestInfo) -> bool {
+    let captured = STREAMS.iter().any(|(resource, _)| *resource == request.resource);
     let by_name = request.query.get("fieldSelector").is_some_and(|fields| fields.starts_with("metadata.name="));
-    matches!(request.verb, Verb::List | Verb::Page | Verb::StreamingList) && !by_name
+    matches!(request.verb, Verb::List | Verb::Page | Verb::StreamingList) && captured && !by_name
 }
 
 /// How long to wait for something.
