@@ -319,17 +319,6 @@ impl StreamVitals {
         });
     }
 
-    /// Changes were logged.
-    pub fn changes(&self, op: &'static str, origin: &'static str, count: u64) {
-        let labels = [self.stream.clone(), KeyValue::new("op", op), KeyValue::new("origin", origin)];
-        self.shared.instruments.changes.add(count, &labels);
-    }
-
-    /// Events with an equal or older version: nothing was logged.
-    pub fn ignored(&self, count: u64) {
-        self.shared.instruments.ignored_events.add(count, self.labels());
-    }
-
     /// A verification came to its end.
     pub fn verified(&self, suspects: u64, confirmed: u64) {
         let result = if confirmed == 0 { "clean" } else { "diverged" };

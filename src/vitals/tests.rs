@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kubetide_sink::{Op, Origin};
 use tokio::time::advance;
 
 use super::*;
@@ -389,9 +390,10 @@ async fn metrics_say_what_happened() {
     pods.event(Timestamp::from_millisecond(1_500).unwrap());
     pods.event(Timestamp::from_millisecond(2_500).unwrap());
     pods.bookmark();
-    pods.changes("create", "watch", 2);
-    pods.changes("delete", "list", 3);
-    pods.ignored(4);
+    let changes = vitals.changes_of("core/pods");
+    (0..2).for_each(|_| changes.changed(Op::Create, Origin::Watch));
+    (0..3).for_each(|_| changes.changed(Op::Delete, Origin::List));
+    (0..4).for_each(|_| changes.ignored());
     pods.verified(5, 0);
     pods.verified(0, 1);
     pods.undecodable();
@@ -489,7 +491,9 @@ async fn a_forgotten_stream_leaves_its_counters_and_no_gauge() {
 async fn many_streams_keep_their_labels() {
     let vitals = Vitals::new();
     for number in 0..2_500 {
-        vitals.stream(&format!("example.com/kind{number}"), Asked::Wildcard).changes("create", "watch", 1);
+        let name = format!("example.com/kind{number}");
+        vitals.stream(&name, Asked::Wildcard);
+        vitals.changes_of(&name).changed(Op::Create, Origin::Watch);
     }
     assert_series(
         &vitals,
