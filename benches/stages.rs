@@ -11,7 +11,7 @@ use kubetide::{
         id::{self, Of},
         scan,
     },
-    changelog::{Belongs, Changelog, Entry},
+    changelog::{Changelog, Entry, Setup},
     clock::Clock,
     vitals::Vitals,
 };
@@ -60,9 +60,7 @@ fn append(criterion: &mut Criterion) {
     let bytes = observed.object.as_ref().unwrap().len() as u64;
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let log =
-        Changelog::open(directory.path(), Belongs { uid: "c-1", accept_new: false }, Clock::system(), &Vitals::new())
-            .unwrap();
+    let log = Changelog::open(directory.path(), Setup::of("c-1"), Clock::system(), &Vitals::new()).unwrap();
     let mut version = 1;
     let mut group = criterion.benchmark_group("changelog");
     group.throughput(Throughput::Bytes(bytes * GROUP));

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::{
     admin,
     backoff::Backoff,
-    changelog::{Belongs, Changelog, OpenError, StoreError, StreamState, WriteError},
+    changelog::{Changelog, OpenError, Setup, StoreError, StreamState, WriteError},
     cli::progress,
     clock::Clock,
     config::{self, Config, SinkKind},
@@ -108,8 +108,8 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     if !config.data_dir.exists() {
         check_words(&plan, &[])?;
     }
-    let belongs = Belongs { uid: &cluster.identity.uid, accept_new: accept_new_cluster };
-    let mut log = Changelog::open(&config.data_dir, belongs, clock.clone(), &vitals)?;
+    let setup = Setup { accept_new: accept_new_cluster, keep: config.log.clone(), ..Setup::of(&cluster.identity.uid) };
+    let mut log = Changelog::open(&config.data_dir, setup, clock.clone(), &vitals)?;
     check_words(&plan, &log.known().streams()?)?;
     info!(
         cluster = %cluster.identity.name, streams = plan.follow.len(), sinks = config.sinks.len(),
@@ -236,6 +236,7 @@ fn pump(
         delivery: config::Delivery::AtLeastOnce,
         batch,
         retry,
+        ..
     } = sink.common.clone();
     let cannot = |message: String| RunError::Sink { index, name: name.clone(), message };
     let receiver: Box<dyn Sink> = match &sink.kind {

@@ -10,11 +10,12 @@ use std::{
     net::SocketAddr,
     num::{NonZeroU32, NonZeroU64, NonZeroUsize},
     path::PathBuf,
+    time::Duration,
 };
 
 use kubetide_sink_file::{FileConfig, StdoutConfig};
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, Unexpected},
 };
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
@@ -37,6 +38,8 @@ pub struct Config {
     pub watch: Watch,
     /// How what is known is held against the cluster.
     pub verify: Verify,
+    /// How the log is kept.
+    pub log: Log,
     /// Where to push the log. Read apart, because what a sink may hold depends on its type.
     #[serde(skip_deserializing)]
     pub sinks: Vec<Sink>,
@@ -165,6 +168,28 @@ pub struct Watch {
     pub stall_timeout_secs: NonZeroU64,
 }
 
+/// `log`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// When what was appended is made durable. Sinks see it only then.
+    pub sync: Sync,
+    /// How long records are kept that every sink has acknowledged.
+    pub retention_secs: u64,
+    /// How large the log may grow, whatever the sinks have acknowledged.
+    pub max_bytes: NonZeroU64,
+}
+
+/// `log.sync`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sync {
+    /// With every group of records.
+    #[default]
+    Always,
+    /// At most this often: fewer syncs, later delivery.
+    Every(Duration),
+}
+
 /// An item of `sinks`: what all types have, and what the type needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sink {
@@ -191,6 +216,12 @@ pub struct SinkCommon {
     /// What a crash may do to what is delivered.
     #[serde(default)]
     pub delivery: Delivery,
+    /// Where a new sink begins.
+    #[serde(default)]
+    pub start: Start,
+    /// What happens when the log outgrows `log.max_bytes` before this sink has read it.
+    #[serde(default)]
+    pub when_behind: WhenBehind,
     /// When a batch is cut.
     #[serde(default)]
     pub batch: Batch,
@@ -215,6 +246,30 @@ pub enum Delivery {
     /// Nothing is lost; a hard kill may repeat one batch.
     #[default]
     AtLeastOnce,
+}
+
+/// `start`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// With every object that is known, then the log.
+    #[default]
+    Snapshot,
+    /// With the oldest record that the log still has.
+    Earliest,
+    /// With the next record.
+    Now,
+}
+
+/// `when_behind`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenBehind {
+    /// It is told of the gap, and then of everything that is different now.
+    #[default]
+    Resync,
+    /// Nothing more is appended until it has caught up.
+    Block,
 }
 
 /// The type of a sink, with its own keys.
@@ -288,6 +343,7 @@ impl Default for Config {
             list: List::default(),
             watch: Watch::default(),
             verify: Verify::default(),
+            log: Log::default(),
             sinks: Vec::new(),
             admin: Admin::default(),
             telemetry: Telemetry::default(),
@@ -327,6 +383,42 @@ impl Default for Verify {
     fn default() -> Self {
         // A few metadata-only LISTs a day are not noticed, and a divergence should not outlive a working day.
         Self { interval_secs: 21_600 }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            sync: Sync::Always,
+            // A day to notice that a receiver has lost something, and to replay it.
+            retention_secs: 86_400,
+            max_bytes: const { NonZeroU64::new(10 * 1024 * 1024 * 1024).unwrap() },
+        }
+    }
+}
+
+impl Serialize for Sync {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Always => serializer.serialize_str("always"),
+            Self::Every(interval) => serializer.collect_str(&format_args!("{}ms", interval.as_millis())),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Sync {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let digits = |unit: &str| text.strip_suffix(unit).and_then(|digits| digits.trim().parse::<u64>().ok());
+        let interval = digits("ms").map(Duration::from_millis).or_else(|| digits("s").map(Duration::from_secs));
+        match interval {
+            _ if text == "always" => Ok(Self::Always),
+            Some(interval) if (1..=60_000).contains(&interval.as_millis()) => Ok(Self::Every(interval)),
+            _ => Err(D::Error::invalid_value(
+                Unexpected::Str(&text),
+                &"always, or an interval from 1ms to 60s such as 200ms or 1s",
+            )),
+        }
     }
 }
 

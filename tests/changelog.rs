@@ -6,8 +6,8 @@ use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 use kubetide::{
-    change::{ObjectKey, Observed, ResourceVersion},
-    changelog::{Belongs, Changelog, Entry, Fingerprint, OpenError, Phase},
+    change::{Managed, ObjectKey, Observed, ResourceVersion},
+    changelog::{Changelog, Entry, Fingerprint, OpenError, Phase, Setup},
     clock::Clock,
     vitals::Vitals,
 };
@@ -23,13 +23,13 @@ fn observed(name: &str, uid: &str, version: u64) -> Observed {
         uid: uid.into(),
         version: ResourceVersion::new(version.to_string()),
         generation: None,
-        fields: 0,
+        managed: Managed::default(),
         object: Ok(Bytes::from(format!("{{\"name\":\"{name}\",\"version\":{version}}}"))),
     }
 }
 
 fn try_open(directory: &Path, uid: &str) -> Result<Changelog, OpenError> {
-    Changelog::open(directory, Belongs { uid, accept_new: false }, Clock::system(), &Vitals::new())
+    Changelog::open(directory, Setup::of(uid), Clock::system(), &Vitals::new())
 }
 
 fn open(directory: &Path) -> Changelog {
@@ -198,8 +198,8 @@ async fn a_second_process_another_cluster_and_another_format_are_refused() {
     assert!(matches!(try_open(directory.path(), "c-1"), Err(OpenError::Locked { .. })));
     log.close().unwrap();
     assert!(matches!(try_open(directory.path(), "c-2"), Err(OpenError::OtherCluster { .. })));
-    std::fs::write(directory.path().join("FORMAT"), "3").unwrap();
+    std::fs::write(directory.path().join("FORMAT"), "99").unwrap();
     assert!(matches!(try_open(directory.path(), "c-1"), Err(OpenError::Format { .. })));
-    std::fs::write(directory.path().join("FORMAT"), "2").unwrap();
+    std::fs::write(directory.path().join("FORMAT"), "3").unwrap();
     open(directory.path()).close().unwrap();
 }

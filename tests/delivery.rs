@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubetide::{
     backoff::Backoff,
-    change::{ObjectKey, Observed, ResourceVersion},
-    changelog::{Belongs, Changelog, Cursor, Entry},
+    change::{Managed, ObjectKey, Observed, ResourceVersion},
+    changelog::{Changelog, Cursor, Entry, Setup},
     clock::Clock,
     delivery::{DeliveryError, Limits, Pump},
     vitals::Vitals,
@@ -23,7 +23,7 @@ use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 fn open(directory: &Path) -> Changelog {
-    Changelog::open(directory, Belongs { uid: "c-1", accept_new: false }, Clock::system(), &Vitals::new()).unwrap()
+    Changelog::open(directory, Setup::of("c-1"), Clock::system(), &Vitals::new()).unwrap()
 }
 
 /// What the receiver does with the next batch; the last one is repeated.
@@ -86,7 +86,7 @@ async fn append(log: &Changelog, stream: &Arc<Stream>, versions: std::ops::Range
             uid: "u".into(),
             version: ResourceVersion::new(version.to_string()),
             generation: None,
-            fields: 0,
+            managed: Managed::default(),
             object: Ok(Bytes::from_static(b"{}")),
         };
         appender.append(stream, Entry::Present(observed)).await.unwrap();

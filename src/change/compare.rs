@@ -39,6 +39,32 @@ impl View {
     }
 }
 
+/// How much a change tells beyond the object itself.
+#[derive(Clone, Debug)]
+pub struct Detail {
+    /// The difference as a patch.
+    pub patch: bool,
+    /// The object as it was before.
+    pub before: bool,
+}
+
+impl Default for Detail {
+    fn default() -> Self {
+        Self { patch: true, before: false }
+    }
+}
+
+/// What an observation means.
+#[derive(Debug)]
+pub enum Meaning {
+    /// Nothing that was not known.
+    Nothing,
+    /// A new version that differs in nothing of interest: only the version that was seen moves.
+    Seen,
+    /// A change, or (another uid under the name) two.
+    Changes(Vec<Draft>),
+}
+
 /// A change that is not in the log yet: all but its place there.
 #[derive(Clone, Debug)]
 pub struct Draft {
@@ -63,17 +89,24 @@ pub fn is_rewritten(row: &Row, observed: &Observed) -> bool {
     row.uid == observed.uid && row.seen != observed.version && observed.version.is_covered_by(&row.seen)
 }
 
-/// What an observation of a living object means: nothing, a change, or (another uid under the name) two.
-pub fn present(stream: &Stream, lineage: u64, row: Option<&Row>, observed: Observed, view: View) -> Vec<Draft> {
+/// What an observation of a living object means.
+pub fn present(
+    stream: &Stream,
+    lineage: u64,
+    row: Option<&Row>,
+    observed: Observed,
+    view: View,
+    detail: &Detail,
+) -> Meaning {
     let mut drafts = Vec::new();
     let mut previous = None;
     let op = match (row, view) {
-        (Some(row), View::Watch) if observed.version.is_covered_by(&row.seen) => return drafts,
-        (Some(row), View::Resync(By::Content)) if row.is(&observed) => return drafts,
+        (Some(row), View::Watch) if observed.version.is_covered_by(&row.seen) => return Meaning::Nothing,
+        (Some(row), View::Resync(By::Content)) if row.is(&observed) => return Meaning::Nothing,
         (Some(row), View::Snapshot(_) | View::Resync(By::Version))
             if row.uid == observed.uid && observed.version.is_covered_by(&row.seen) =>
         {
-            return drafts;
+            return Meaning::Nothing;
         }
         (Some(row), _) if row.uid == observed.uid => {
             previous = Some(row.logged.to_string());
@@ -106,11 +139,15 @@ pub fn present(stream: &Stream, lineage: u64, row: Option<&Row>, observed: Obser
             previous_resource_version: previous,
             generation: observed.generation,
             snapshot,
+            difference: None,
+            actor: None,
+            patch: None,
+            before: detail.before.then(|| row.and_then(|row| row.object.clone())).flatten(),
             object,
             problem,
         },
     });
-    drafts
+    Meaning::Changes(drafts)
 }
 
 /// What a DELETED event means: nothing for an object that is not known, or is known in a newer state.
@@ -141,6 +178,10 @@ fn gone(stream: &Stream, lineage: u64, row: &Row, key: ObjectKey, version: Optio
             previous_resource_version: Some(row.logged.to_string()),
             generation: row.generation,
             snapshot: None,
+            difference: None,
+            actor: None,
+            patch: None,
+            before: None,
             object: row.object.clone(),
             problem: None,
         },
@@ -154,7 +195,7 @@ mod tests {
     use kubetide_sink::sample;
 
     use super::*;
-    use crate::change::ResourceVersion;
+    use crate::change::{Managed, ResourceVersion};
 
     const RESYNC: View = View::Resync(By::Version);
 
@@ -168,7 +209,7 @@ mod tests {
             uid: uid.into(),
             version: ResourceVersion::new(version),
             generation: None,
-            fields: 0,
+            managed: Managed::default(),
             object: Ok(Bytes::from(format!("{uid}@{version}"))),
         }
     }
@@ -180,15 +221,22 @@ mod tests {
             logged: ResourceVersion::new(version),
             id: Id([0; 16]),
             seq: 1,
+            observed_at: jiff::Timestamp::UNIX_EPOCH,
             generation: None,
-            fields: 0,
+            managed: Managed::default(),
             object: Some(Bytes::from(format!("{uid}@{version}"))),
         }
     }
 
+    fn drafts(lineage: u64, row: Option<&Row>, observed: Observed, view: View) -> Vec<Draft> {
+        match present(&stream(), lineage, row, observed, view, &Detail::default()) {
+            Meaning::Changes(drafts) => drafts,
+            Meaning::Nothing | Meaning::Seen => Vec::new(),
+        }
+    }
+
     fn ops(row: Option<&Row>, observed: Observed, view: View) -> Vec<(Op, Origin)> {
-        let drafts = present(&stream(), 0, row, observed, view);
-        drafts.into_iter().map(|draft| (draft.change.op, draft.change.origin)).collect()
+        drafts(0, row, observed, view).into_iter().map(|draft| (draft.change.op, draft.change.origin)).collect()
     }
 
     #[test]
@@ -216,10 +264,8 @@ mod tests {
         assert_eq!(ops(Some(&known), observed("u", "9"), RESYNC), []);
         let reused = Observed { object: Ok(Bytes::from_static(b"other")), ..observed("u", "10") };
         assert_eq!(ops(Some(&known), reused.clone(), by_content), [(Op::Update, Origin::List)]);
-        let (before, after) = (
-            present(&stream(), 0, None, observed("u", "10"), View::Watch),
-            present(&stream(), 1, Some(&known), reused, by_content),
-        );
+        let (before, after) =
+            (drafts(0, None, observed("u", "10"), View::Watch), drafts(1, Some(&known), reused, by_content));
         assert_ne!(before[0].id, after[0].id, "other bytes have another id: the lineage was raised");
     }
 
@@ -235,7 +281,7 @@ mod tests {
     #[test]
     fn another_uid_under_the_same_name_is_a_delete_and_then_a_create() {
         let known = row("old", "10");
-        let drafts = present(&stream(), 0, Some(&known), observed("new", "12"), RESYNC);
+        let drafts = drafts(0, Some(&known), observed("new", "12"), RESYNC);
         let [delete, create] = drafts.as_slice() else { panic!("{drafts:?}") };
         assert_eq!((delete.change.op, delete.change.uid.as_str()), (Op::Delete, "old"));
         assert_eq!(delete.change.object.as_deref(), Some(b"old@10".as_slice()));

@@ -9,6 +9,7 @@ pub mod scan;
 mod version;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use kubetide_sink::Id;
 use serde::{Deserialize, Serialize};
 
@@ -35,12 +36,16 @@ pub struct Observed {
     pub version: ResourceVersion,
     /// `metadata.generation`.
     pub generation: Option<i64>,
-    /// A checksum of `metadata.managedFields`, which is not kept: with it a metadata-only LIST can tell two contents of one
-    /// version apart. 0 for none.
-    pub fields: u32,
+    /// What its `metadata.managedFields` were.
+    pub managed: Managed,
     /// The cleaned bytes, or why there are none.
     pub object: Result<Bytes, String>,
 }
+
+/// A checksum of each entry of an object's `managedFields`, which are not kept themselves. With them a metadata-only LIST can
+/// tell two contents of one version apart, and a new entry is known as new.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Managed(pub Vec<u32>);
 
 /// `kind` and `apiVersion` as the objects of a stream carry them; a LIST may leave them out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,10 +69,13 @@ pub struct Row {
     pub id: Id,
     /// Where in the log it is.
     pub seq: u64,
+    /// When it was observed.
+    #[serde(with = "jiff::fmt::serde::timestamp::microsecond::required")]
+    pub observed_at: Timestamp,
     /// `metadata.generation` of that state.
     pub generation: Option<i64>,
-    /// The checksum of its managedFields, as in [`Observed`].
-    pub fields: u32,
+    /// The managedFields of the version that was seen last.
+    pub managed: Managed,
     /// The cleaned object of that state.
     pub object: Option<Bytes>,
 }

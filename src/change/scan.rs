@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use super::{ObjectKey, Observed, ResourceVersion, TypeMeta};
+use super::{Managed, ObjectKey, Observed, ResourceVersion, TypeMeta};
 use bytes::Bytes;
 
 /// The API server takes deeper JSON than most parsers; beyond this it is not an object anyone wrote.
@@ -39,7 +39,7 @@ pub fn observe(types: &TypeMeta, bytes: &[u8]) -> Result<Observed, NoIdentity> {
         Err(problem) => Err(format!("{problem} at byte {at}")),
     };
     let version = ResourceVersion::new(version);
-    Ok(Observed { key, uid, version, generation: found.generation, fields: found.fields, object })
+    Ok(Observed { key, uid, version, generation: found.generation, managed: found.managed, object })
 }
 
 /// The bytes less the cuts, with `kind` and `apiVersion` in front if they are missing.
@@ -69,7 +69,7 @@ struct Found {
     uid: Option<String>,
     version: Option<String>,
     generation: Option<i64>,
-    fields: u32,
+    managed: Managed,
 }
 
 type Walked<T = ()> = Result<T, &'static str>;
@@ -131,7 +131,7 @@ impl Scan<'_> {
                     once(&mut seen_managed_fields)?;
                     let from = scan.at;
                     scan.value()?;
-                    scan.found.fields = crc32c::crc32c(&scan.bytes[from..scan.at]);
+                    scan.found.managed = Managed(vec![crc32c::crc32c(&scan.bytes[from..scan.at])]);
                     return Ok(Member::Cut);
                 }
                 "annotations" => {

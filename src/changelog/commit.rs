@@ -15,15 +15,15 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::{
     Fingerprint, Phase, Purpose, StreamState, WriteError,
-    frame::Frame,
+    frame::{Frame, Seen},
     segment::Writer,
     state::breaks_lineage,
-    store::{Listed, Store, row_change, row_key},
+    store::{Listed, Rows, Store, row_change, row_key},
 };
 use crate::{
     change::{
-        ObjectKey, Observed, ResourceVersion, Row,
-        compare::{self, By, Draft, View},
+        Managed, ObjectKey, Observed, ResourceVersion, Row,
+        compare::{self, By, Detail, Draft, Meaning, View},
         id,
     },
     vitals::{StreamChanges, Vitals},
@@ -96,6 +96,7 @@ pub(super) struct Committer {
     /// By name: a stream may come back with another version.
     pub(super) streams: HashMap<String, Following>,
     pub(super) vitals: Vitals,
+    pub(super) detail: Detail,
 }
 
 /// A stream as the committer sees it.
@@ -146,7 +147,7 @@ struct Group {
     frame: Frame,
     listed: Vec<Listed>,
     /// Rows as this group leaves them: later entries of the group must see earlier ones.
-    rows: HashMap<Vec<u8>, Option<Row>>,
+    rows: Rows,
 }
 
 impl Group {
@@ -154,9 +155,9 @@ impl Group {
         self.frame.first_seq + self.frame.records.len() as u64
     }
 
-    fn push(&mut self, record: Record, fields: u32) {
+    fn push(&mut self, record: Record, managed: Managed) {
         self.frame.records.push(record);
-        self.frame.fields.push(fields);
+        self.frame.managed.push(managed);
     }
 }
 
@@ -192,7 +193,7 @@ impl Committer {
                 next = if bytes < GROUP_BYTES { queue.try_recv().ok() } else { None };
             }
             let due = Instant::now() >= bookmarks_due;
-            if due || !barriers.is_empty() || !group.frame.records.is_empty() {
+            if due || !barriers.is_empty() || !group.frame.is_empty() {
                 bookmarks_due = Instant::now() + BOOKMARK_INTERVAL;
                 self.add_states(&mut group);
             }
@@ -210,7 +211,7 @@ impl Committer {
 
     fn new_group(&self) -> Group {
         let frame = Frame { first_seq: self.writer.place().next_seq, ..Frame::default() };
-        Group { frame, listed: Vec::new(), rows: HashMap::new() }
+        Group { frame, listed: Vec::new(), rows: Rows::new() }
     }
 
     /// One entry: what it means for its stream's state, and which records that gives.
@@ -269,27 +270,25 @@ impl Committer {
                 {
                     following.note_rewritten();
                 }
-                let fields = observed.fields;
-                let drafts = compare::present(&stream, lineage, row.as_ref(), observed, view);
-                self.push_changes(group, &stream, &name, at, fields, drafts);
+                self.observe(group, &stream, &name, at, row, observed, view, lineage);
             }
             Entry::Unlisted(key) => group.listed.push(Listed::gone(&stream, following.generation, &key)),
             Entry::Vanished(key) => {
                 following.vanished += 1;
                 if let Some(row) = self.row(group, &stream, &key)? {
                     let draft = compare::vanished(&stream, lineage, &row, key);
-                    self.push_changes(group, &stream, &name, at, 0, vec![draft]);
+                    self.push_changes(group, &stream, &name, at, &Managed::default(), vec![draft]);
                 }
             }
             Entry::ListFinished(position) => {
                 let what = match &following.state.phase {
                     Phase::Listing { purpose: Purpose::Resync(_), counts } => {
-                        Some(What::ResyncFinished { counts: *counts, position: position.to_string() })
+                        Some(What::ResyncFinished { counts: *counts, position: Some(position.to_string()) })
                     }
                     Phase::Listing { purpose: Purpose::Snapshot(_), counts } => {
                         // Nothing was known before it: what it told, over all attempts, less what went away meanwhile.
                         let snapshot = counts.create.saturating_sub(counts.delete);
-                        Some(What::SnapshotFinished { snapshot, position: position.to_string() })
+                        Some(What::SnapshotFinished { snapshot, position: Some(position.to_string()) })
                     }
                     Phase::New | Phase::Watching { .. } | Phase::Removed { .. } => None,
                 };
@@ -303,19 +302,18 @@ impl Committer {
                 let comes_again = following.has_passed(&observed.version);
                 following.advance(observed.version.clone(), at);
                 let row = self.row(group, &stream, &observed.key)?;
-                let fields = observed.fields;
-                let drafts = match &row {
+                if row.is_none() && comes_again {
                     // Its object was deleted since: there is no row to say that it is old.
-                    None if comes_again => Vec::new(),
-                    row => compare::present(&stream, lineage, row.as_ref(), observed, View::Watch),
-                };
-                self.push_changes(group, &stream, &name, at, fields, drafts);
+                    self.push_changes(group, &stream, &name, at, &Managed::default(), Vec::new());
+                } else {
+                    self.observe(group, &stream, &name, at, row, observed, View::Watch, lineage);
+                }
             }
             Entry::Deleted(observed) => {
                 following.advance(observed.version.clone(), at);
                 let row = self.row(group, &stream, &observed.key)?;
                 let draft = compare::deleted(&stream, lineage, row.as_ref(), &observed);
-                self.push_changes(group, &stream, &name, at, 0, draft.into_iter().collect());
+                self.push_changes(group, &stream, &name, at, &Managed::default(), draft.into_iter().collect());
             }
             Entry::Bookmark(position) => following.advance(position, at),
             Entry::AskedAs(word) => following.state.asked_as = word,
@@ -344,6 +342,34 @@ impl Committer {
         }
     }
 
+    /// One observation of a living object, held against its row.
+    #[allow(clippy::too_many_arguments, reason = "the committer's own step")]
+    fn observe(
+        &mut self,
+        group: &mut Group,
+        stream: &Arc<Stream>,
+        name: &str,
+        at: Timestamp,
+        row: Option<Row>,
+        observed: Observed,
+        view: View,
+        lineage: u64,
+    ) {
+        let (key, version, managed) = (observed.key.clone(), observed.version.clone(), observed.managed.clone());
+        let drafts = match compare::present(stream, lineage, row.as_ref(), observed, view, &self.detail) {
+            Meaning::Changes(drafts) => drafts,
+            Meaning::Nothing => Vec::new(),
+            Meaning::Seen => {
+                let before = group.next_seq();
+                let seen = Seen { before, stream: stream.clone(), key, version, managed: managed.clone() };
+                group.rows.insert(row_key(stream, &seen.key), row.map(|row| seen.moves(row)));
+                group.frame.seen.push(seen);
+                Vec::new()
+            }
+        };
+        self.push_changes(group, stream, name, at, &managed, drafts);
+    }
+
     /// Puts changes into the group, and counts them: for the record at the end of a LIST, and for the metrics.
     fn push_changes(
         &mut self,
@@ -351,7 +377,7 @@ impl Committer {
         stream: &Arc<Stream>,
         name: &str,
         at: Timestamp,
-        fields: u32,
+        managed: &Managed,
         drafts: Vec<Draft>,
     ) {
         let Some(following) = self.streams.get_mut(name) else { return };
@@ -374,8 +400,8 @@ impl Committer {
             let (log_id, stream) = (self.log_id.clone(), stream.clone());
             let record =
                 Record { id, log_id, seq: group.next_seq(), stream, observed_at: at, body: Body::Change(change) };
-            group.rows.extend(row_change(&record, fields));
-            group.push(record, fields);
+            group.rows.extend(row_change(&record, managed));
+            group.push(record, managed.clone());
         }
     }
 
@@ -383,7 +409,7 @@ impl Committer {
         let seq = group.next_seq();
         let body = Body::Control(Control { what, scope: Scope::Stream });
         let id = id::of_control(&self.log_id, seq);
-        group.push(Record { id, log_id: self.log_id.clone(), seq, stream, observed_at: at, body }, 0);
+        group.push(Record { id, log_id: self.log_id.clone(), seq, stream, observed_at: at, body }, Managed::default());
     }
 
     /// The positions that have moved go into the frame with the records that moved them.
@@ -397,10 +423,12 @@ impl Committer {
 
     /// Frame synced, then store, then visible.
     fn commit(&mut self, group: &Group) -> Result<(), WriteError> {
-        if group.frame.records.is_empty() && group.frame.states.is_empty() {
+        if group.frame.is_empty() {
             // Objects that a LIST showed unchanged: nothing for the log, but the comparison at its end needs to know.
             if !group.listed.is_empty() {
-                self.store.apply(&group.frame, &group.listed, self.writer.place()).map_err(WriteError::Store)?;
+                self.store
+                    .apply(&group.frame, &group.rows, &group.listed, self.writer.place())
+                    .map_err(WriteError::Store)?;
             }
             return Ok(());
         }
@@ -408,7 +436,7 @@ impl Committer {
             self.open_segment()?;
         }
         let place = self.writer.append(&group.frame).map_err(WriteError::Append)?;
-        self.store.apply(&group.frame, &group.listed, place).map_err(WriteError::Store)?;
+        self.store.apply(&group.frame, &group.rows, &group.listed, place).map_err(WriteError::Store)?;
         self.head.send_replace(place.next_seq - 1);
         Ok(())
     }
@@ -420,7 +448,7 @@ impl Committer {
         let states = followed.map(|following| (following.stream.clone(), following.state.clone())).collect();
         let frame = Frame { first_seq, states, ..Frame::default() };
         let place = self.writer.append(&frame).map_err(WriteError::Append)?;
-        self.store.apply(&frame, &[], place).map_err(WriteError::Store)?;
+        self.store.apply(&frame, &Rows::new(), &[], place).map_err(WriteError::Store)?;
         // Readers look for the next segment only when there is something in it to read.
         self.segments.write().unwrap_or_else(std::sync::PoisonError::into_inner).push(first_seq);
         Ok(())

@@ -3,17 +3,18 @@
 //! On disk: a header of 28 bytes (magic with the format, lengths, first seq, count, crc32c), then zstd. The checksum
 //! covers the header too, so that no single wrong bit goes unseen.
 
-use std::{io, sync::Arc};
+use std::{borrow::Cow, io, sync::Arc};
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use kubetide_sink::{Body, Change, Control, Id, Op, Origin, Record, Stream};
+use kubetide_sink::{Actor, Body, Change, Control, Difference, Id, Op, Origin, Record, Stream};
 use serde::{Deserialize, Serialize};
 
 use super::StreamState;
+use crate::change::{Managed, ObjectKey, ResourceVersion, Row};
 
 /// `KTF` and the format of what follows.
-const MAGIC: [u8; 4] = *b"KTF\x02";
+const MAGIC: [u8; 4] = *b"KTF\x03";
 /// The bytes in front of a frame's payload.
 pub(super) const HEADER_LEN: usize = 28;
 /// A group is cut at 1 MiB and a single object at 16 MiB: more than this is not a length but damage.
@@ -28,10 +29,37 @@ pub(super) struct Frame {
     pub(super) first_seq: u64,
     /// The records, in order.
     pub(super) records: Vec<Record>,
-    /// For each record the checksum of the managedFields that its object had: for the row, not for sinks.
-    pub(super) fields: Vec<u32>,
+    /// For each record the managedFields that its object had: for the row, not for sinks.
+    pub(super) managed: Vec<Managed>,
+    /// Versions that were seen and differ in nothing of interest: for the rows, not for sinks.
+    pub(super) seen: Vec<Seen>,
     /// The streams that moved, and where to.
     pub(super) states: Vec<(Arc<Stream>, StreamState)>,
+}
+
+/// A version of an object that is not a change.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    /// The record that comes next in the log: between which two it was seen.
+    pub(super) before: u64,
+    pub(super) stream: Arc<Stream>,
+    pub(super) key: ObjectKey,
+    pub(super) version: ResourceVersion,
+    pub(super) managed: Managed,
+}
+
+impl Frame {
+    /// Whether there is nothing in it to write.
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.seen.is_empty() && self.states.is_empty()
+    }
+}
+
+impl Seen {
+    /// The row after this version was seen.
+    pub(super) fn moves(&self, row: Row) -> Row {
+        Row { seen: self.version.clone(), managed: self.managed.clone(), ..row }
+    }
 }
 
 /// A frame's header.
@@ -140,7 +168,16 @@ pub(super) fn decode(log_id: &Arc<str>, header: &Header, payload: &[u8]) -> io::
             observed_at: Timestamp::from_microsecond(stored.observed_at).map_err(io::Error::other)?,
             body: stored.body.into_body(&raw),
         });
-        frame.fields.push(stored.fields);
+        frame.managed.push(stored.managed);
+    }
+    for stored in decoded.seen {
+        frame.seen.push(Seen {
+            before: header.first_seq + u64::from(stored.before),
+            stream: stream(stored.stream)?,
+            key: ObjectKey { namespace: stored.namespace.into(), name: stored.name.into() },
+            version: ResourceVersion::new(stored.version),
+            managed: stored.managed,
+        });
     }
     for (index, state) in decoded.states {
         frame.states.push((stream(index)?, state));
@@ -154,6 +191,8 @@ struct Payload<'a> {
     streams: Vec<Stream>,
     #[serde(borrow)]
     records: Vec<Stored<'a>>,
+    #[serde(borrow)]
+    seen: Vec<StoredSeen<'a>>,
     states: Vec<(u32, StreamState)>,
 }
 
@@ -162,12 +201,23 @@ struct Stored<'a> {
     id: Id,
     stream: u32,
     observed_at: i64,
-    fields: u32,
+    managed: Managed,
     #[serde(borrow)]
     body: StoredBody<'a>,
 }
 
 #[derive(Serialize, Deserialize)]
+struct StoredSeen<'a> {
+    before: u32,
+    stream: u32,
+    namespace: &'a str,
+    name: &'a str,
+    version: &'a str,
+    managed: Managed,
+}
+
+#[derive(Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "nearly every record is a change")]
 enum StoredBody<'a> {
     Change(#[serde(borrow)] StoredChange<'a>),
     Control(Control),
@@ -184,6 +234,12 @@ struct StoredChange<'a> {
     previous_resource_version: Option<&'a str>,
     generation: Option<i64>,
     snapshot: Option<Id>,
+    difference: Option<Cow<'a, Difference>>,
+    actor: Option<Cow<'a, Actor>>,
+    #[serde(borrow)]
+    patch: Option<&'a serde_bytes::Bytes>,
+    #[serde(borrow)]
+    before: Option<&'a serde_bytes::Bytes>,
     #[serde(borrow)]
     object: Option<&'a serde_bytes::Bytes>,
     problem: Option<&'a str>,
@@ -202,17 +258,29 @@ impl<'a> Payload<'a> {
         let records = frame
             .records
             .iter()
-            .zip(&frame.fields)
-            .map(|(record, fields)| Stored {
+            .zip(&frame.managed)
+            .map(|(record, managed)| Stored {
                 id: record.id,
                 stream: index(&record.stream),
                 observed_at: record.observed_at.as_microsecond(),
-                fields: *fields,
+                managed: managed.clone(),
                 body: StoredBody::of(&record.body),
             })
             .collect();
+        let seen = frame
+            .seen
+            .iter()
+            .map(|seen| StoredSeen {
+                before: (seen.before - frame.first_seq) as u32,
+                stream: index(&seen.stream),
+                namespace: &seen.key.namespace,
+                name: &seen.key.name,
+                version: seen.version.as_str(),
+                managed: seen.managed.clone(),
+            })
+            .collect();
         let states = frame.states.iter().map(|(stream, state)| (index(stream), state.clone())).collect();
-        Self { streams, records, states }
+        Self { streams, records, seen, states }
     }
 }
 
@@ -230,6 +298,10 @@ impl<'a> StoredBody<'a> {
                 previous_resource_version: change.previous_resource_version.as_deref(),
                 generation: change.generation,
                 snapshot: change.snapshot,
+                difference: change.difference.as_ref().map(Cow::Borrowed),
+                actor: change.actor.as_ref().map(Cow::Borrowed),
+                patch: change.patch.as_deref().map(serde_bytes::Bytes::new),
+                before: change.before.as_deref().map(serde_bytes::Bytes::new),
                 object: change.object.as_deref().map(serde_bytes::Bytes::new),
                 problem: change.problem.as_deref(),
             }),
@@ -249,6 +321,10 @@ impl<'a> StoredBody<'a> {
                 previous_resource_version: change.previous_resource_version.map(Into::into),
                 generation: change.generation,
                 snapshot: change.snapshot,
+                difference: change.difference.map(Cow::into_owned),
+                actor: change.actor.map(Cow::into_owned),
+                patch: change.patch.map(|patch| raw.slice_ref(patch)),
+                before: change.before.map(|before| raw.slice_ref(before)),
                 object: change.object.map(|object| raw.slice_ref(object)),
                 problem: change.problem.map(Into::into),
             }),

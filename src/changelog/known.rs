@@ -10,7 +10,7 @@ use std::sync::{
 use kubetide_sink::Stream;
 
 use super::{StoreError, StreamState, store::Store};
-use crate::change::{ObjectKey, ResourceVersion, Row};
+use crate::change::{Managed, ObjectKey, ResourceVersion, Row};
 
 /// An object as a metadata-only LIST shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,14 +21,14 @@ pub struct Glimpse {
     pub uid: String,
     /// The version.
     pub version: ResourceVersion,
-    /// The checksum of its managedFields.
-    pub fields: u32,
+    /// Its managedFields.
+    pub managed: Managed,
 }
 
 impl Row {
     /// Whether a glimpse of the object shows nothing else than what is known.
     pub fn agrees_with(&self, glimpse: &Glimpse) -> bool {
-        self.uid == glimpse.uid && self.seen == glimpse.version && self.fields == glimpse.fields
+        self.uid == glimpse.uid && self.seen == glimpse.version && self.managed == glimpse.managed
     }
 }
 
@@ -41,6 +41,10 @@ pub struct Known {
 }
 
 impl Known {
+    pub(super) fn new(store: Store) -> Self {
+        Self { store, generations: Arc::new(AtomicU64::new(0)) }
+    }
+
     /// The number of a new LIST.
     pub fn new_generation(&self) -> u64 {
         self.generations.fetch_add(1, Ordering::Relaxed) + 1

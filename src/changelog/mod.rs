@@ -16,12 +16,13 @@ mod reader;
 mod segment;
 mod state;
 mod store;
+mod view;
 
 use std::{
     collections::HashMap,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, RwLock, atomic::AtomicU64},
+    sync::{Arc, RwLock},
     thread::JoinHandle,
 };
 
@@ -34,14 +35,17 @@ pub use known::{Glimpse, Known};
 pub use reader::LogReader;
 pub use state::{Fingerprint, Phase, Purpose, StreamState};
 pub use store::StoreError;
+pub use view::{Archive, SegmentInfo, View};
 
 use crate::{
-    change::{ObjectKey, Observed},
+    change::{ObjectKey, Observed, compare::Detail},
     clock::Clock,
+    config,
     vitals::Vitals,
 };
 use commit::{Committer, Following, Message, Submission};
 use directory::Directory;
+use segment::Writer;
 use store::Store;
 
 /// What all streams together may hold in memory on the way to the log. When it is spent, they stop reading.
@@ -143,13 +147,24 @@ pub enum WriteError {
     Closed,
 }
 
-/// The cluster whose changes the log holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Belongs<'a> {
-    /// Its uid.
-    pub uid: &'a str,
-    /// Whether it may take the place of another.
+/// What a log is opened for.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The uid of the cluster whose changes it holds.
+    pub uid: String,
+    /// Whether that cluster may take the place of another.
     pub accept_new: bool,
+    /// How much a change tells.
+    pub detail: Detail,
+    /// How the log is kept.
+    pub keep: config::Log,
+}
+
+impl Setup {
+    /// For this cluster, and all else as by default.
+    pub fn of(uid: &str) -> Self {
+        Self { uid: uid.into(), accept_new: false, detail: Detail::default(), keep: config::Log::default() }
+    }
 }
 
 /// The open change log.
@@ -166,28 +181,18 @@ pub struct Changelog {
 
 impl Changelog {
     /// Opens the log in `path`, replays what the store has missed, and starts the writer.
-    pub fn open(path: &Path, cluster: Belongs<'_>, clock: Clock, vitals: &Vitals) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, setup: Setup, clock: Clock, vitals: &Vitals) -> Result<Self, OpenError> {
         let directory = Directory::open(path)?;
         let log_id: Arc<str> = directory.log_id().into();
         let store = Store::open(&directory.store())?;
         match store.cluster_uid()? {
-            Some(known) if known == cluster.uid => {}
-            Some(known) if !cluster.accept_new => {
-                return Err(OpenError::OtherCluster { path: path.into(), known, found: cluster.uid.into() });
+            Some(known) if known == setup.uid => {}
+            Some(known) if !setup.accept_new => {
+                return Err(OpenError::OtherCluster { path: path.into(), known, found: setup.uid });
             }
-            _ => store.set_cluster_uid(cluster.uid)?,
+            _ => store.set_cluster_uid(&setup.uid)?,
         }
-        let cursors = cursor::all_in(&directory.cursors()).map_err(|source| OpenError::Directory {
-            operation: "read",
-            path: directory.cursors(),
-            source,
-        })?;
-        let passed = cursors.iter().map(|(_, cursor)| cursor.acknowledged).max().unwrap_or(0);
-        let oldest_needed = cursors.iter().map(|(_, cursor)| cursor.acknowledged + 1).min().unwrap_or(1);
-        let applied = store.applied()?;
-        let replay = |frame, place| Ok(store.apply(&frame, &[], place)?);
-        let (writer, segments) =
-            segment::recover(&directory.segments(), &log_id, applied, oldest_needed, passed, replay)?;
+        let (writer, segments) = recover(&directory, &log_id, &store)?;
 
         let mut following = HashMap::new();
         for (stream, state) in store.states()? {
@@ -204,6 +209,7 @@ impl Changelog {
             head: head_sender,
             streams: following,
             vitals: vitals.clone(),
+            detail: setup.detail,
         };
         let (failing, failed) = oneshot::channel();
         let committer = std::thread::Builder::new()
@@ -219,7 +225,7 @@ impl Changelog {
             .map_err(|source| OpenError::Directory { operation: "start the writer for", path: path.into(), source })?;
         let budget = Arc::new(Semaphore::new(BUDGET_BYTES / BUDGET_UNIT));
         let appender = Appender { sender, budget, store: store.clone(), clock, vitals: vitals.clone() };
-        let known = Known { store, generations: Arc::new(AtomicU64::new(0)) };
+        let known = Known::new(store);
         Ok(Self { directory, log_id, known, segments, head, appender, committer, failed })
     }
 
@@ -248,16 +254,21 @@ impl Changelog {
         CursorFile::open(&self.directory.cursors(), sink, &self.log_id)
     }
 
-    /// A reader whose first record is `next`.
-    pub fn reader(&self, next: u64) -> LogReader {
-        LogReader {
+    /// What may be read of it.
+    pub fn view(&self) -> View {
+        View {
             log_id: self.log_id.clone(),
-            directory: self.directory.segments(),
+            segment_directory: self.directory.segments(),
+            cursor_directory: self.directory.cursors(),
             segments: self.segments.clone(),
             head: self.head.clone(),
-            next,
-            open: None,
+            known: self.known.clone(),
         }
+    }
+
+    /// A reader whose first record is `next`.
+    pub fn reader(&self, next: u64) -> LogReader {
+        self.view().reader(next)
     }
 
     /// Returns if the writer fails; why is told by [`Changelog::close`].
@@ -273,6 +284,20 @@ impl Changelog {
         drop(self.appender);
         self.committer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
+}
+
+/// Finds the end of the log and applies to the store what it has missed.
+fn recover(directory: &Directory, log_id: &Arc<str>, store: &Store) -> Result<(Writer, Vec<u64>), OpenError> {
+    let cursors = cursor::all_in(&directory.cursors()).map_err(|source| OpenError::Directory {
+        operation: "read",
+        path: directory.cursors(),
+        source,
+    })?;
+    let passed = cursors.iter().map(|(_, cursor)| cursor.acknowledged).max().unwrap_or(0);
+    let oldest_needed = cursors.iter().map(|(_, cursor)| cursor.acknowledged + 1).min().unwrap_or(1);
+    let applied = store.applied()?;
+    let replay = |frame, place| Ok(store.apply(&frame, &store.rows_after(&frame)?, &[], place)?);
+    segment::recover(&directory.segments(), log_id, applied, oldest_needed, passed, replay)
 }
 
 /// The way into the log.

@@ -288,6 +288,7 @@ mod tests {
     use kubetide_sink::{Record, sample};
 
     use super::*;
+    use crate::change::Managed;
 
     fn record(seq: u64) -> Record {
         sample::record(seq, format!("{{\"seq\":{seq}}}"))
@@ -320,7 +321,12 @@ mod tests {
             let records: Vec<_> = (first..=last).map(record).collect();
             places.push(
                 writer
-                    .append(&Frame { first_seq: first, fields: vec![0; records.len()], records, states: Vec::new() })
+                    .append(&Frame {
+                        first_seq: first,
+                        managed: vec![Managed::default(); records.len()],
+                        records,
+                        ..Frame::default()
+                    })
                     .unwrap(),
             );
         }

@@ -90,6 +90,6 @@ impl Purpose {
 pub(super) const fn breaks_lineage(reason: Reason) -> bool {
     match reason {
         Reason::VersionRegressed | Reason::ConfigChanged | Reason::Divergence => true,
-        Reason::Expired | Reason::Undecodable => false,
+        Reason::Expired | Reason::Undecodable | Reason::SinkBehind => false,
     }
 }

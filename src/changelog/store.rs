@@ -3,13 +3,13 @@
 //! It is built from the log and only ever behind it: each batch says up to which place of the log it has been applied,
 //! and opening replays the frames from there. So its batches need not be synced one by one.
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable as _};
 use kubetide_sink::{Body, Op, Record, Stream};
 
 use super::{OpenError, StreamState, frame::Frame, segment::Place};
-use crate::change::{ObjectKey, ResourceVersion, Row};
+use crate::change::{Managed, ObjectKey, ResourceVersion, Row};
 
 /// Memory must not grow with the number of objects: blocks are cached up to this and no further.
 const CACHE_BYTES: u64 = 8 * 1024 * 1024;
@@ -23,6 +23,9 @@ const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 const APPLIED: &str = "applied";
 const CLUSTER: &str = "cluster";
 const STATE: &str = "state/";
+
+/// Rows by key; none for one that is gone.
+pub(super) type Rows = HashMap<Vec<u8>, Option<Row>>;
 
 /// The open store.
 #[derive(Clone)]
@@ -86,14 +89,37 @@ impl Store {
         self.rows.get(row_key(stream, key))?.map(|value| Ok(postcard::from_bytes(&value)?)).transpose()
     }
 
-    /// Applies a frame that is in the log up to `place`, and notes what the LIST under way has shown.
-    pub(super) fn apply(&self, frame: &Frame, listed: &[Listed], place: Place) -> Result<(), StoreError> {
+    /// The rows as a frame leaves them: for one that is applied again.
+    pub(super) fn rows_after(&self, frame: &Frame) -> Result<Rows, StoreError> {
+        let mut rows = Rows::new();
+        let mut seen = frame.seen.iter().peekable();
+        let mut note = |rows: &mut Rows, before: u64| -> Result<(), StoreError> {
+            while let Some(seen) = seen.next_if(|seen| seen.before <= before) {
+                let key = row_key(&seen.stream, &seen.key);
+                let row = match rows.get(&key) {
+                    Some(row) => row.clone(),
+                    None => self.row(&seen.stream, &seen.key)?,
+                };
+                rows.insert(key, row.map(|row| seen.moves(row)));
+            }
+            Ok(())
+        };
+        for (record, managed) in frame.records.iter().zip(&frame.managed) {
+            note(&mut rows, record.seq)?;
+            rows.extend(row_change(record, managed));
+        }
+        note(&mut rows, u64::MAX)?;
+        Ok(rows)
+    }
+
+    /// Applies a frame that is in the log up to `place`, with the rows as it leaves them, and notes what the LIST under way
+    /// has shown.
+    pub(super) fn apply(&self, frame: &Frame, rows: &Rows, listed: &[Listed], place: Place) -> Result<(), StoreError> {
         let mut batch = self.database.batch();
-        for (record, fields) in frame.records.iter().zip(&frame.fields) {
-            match row_change(record, *fields) {
-                Some((key, Some(row))) => batch.insert(&self.rows, key, postcard::to_stdvec(&row)?),
-                Some((key, None)) => batch.remove(&self.rows, key),
-                None => {}
+        for (key, row) in rows {
+            match row {
+                Some(row) => batch.insert(&self.rows, key.as_slice(), postcard::to_stdvec(row)?),
+                None => batch.remove(&self.rows, key.as_slice()),
             }
         }
         for (stream, state) in &frame.states {
@@ -224,7 +250,7 @@ fn listed_key(stream: &Stream, generation: u64, key: &ObjectKey) -> Vec<u8> {
 }
 
 /// What a record does to the row of its object: the same when it is appended and when it is replayed.
-pub(super) fn row_change(record: &Record, fields: u32) -> Option<(Vec<u8>, Option<Row>)> {
+pub(super) fn row_change(record: &Record, managed: &Managed) -> Option<(Vec<u8>, Option<Row>)> {
     let Body::Change(change) = &record.body else { return None };
     let mut key = stream_prefix(&record.stream);
     push_key(&mut key, &ObjectKey { namespace: change.namespace.clone(), name: change.name.clone() });
@@ -235,8 +261,9 @@ pub(super) fn row_change(record: &Record, fields: u32) -> Option<(Vec<u8>, Optio
         logged: version,
         id: record.id,
         seq: record.seq,
+        observed_at: record.observed_at,
         generation: change.generation,
-        fields,
+        managed: managed.clone(),
         object: change.object.clone(),
     });
     Some((key, row))

@@ -2,7 +2,9 @@
 //! acknowledged.
 
 mod batch;
+mod order;
 mod pump;
 
 pub use batch::{Batcher, Cut, Limits};
+pub use order::{Order, Ordered, Orders};
 pub use pump::{DeliveryError, Pump};

@@ -135,8 +135,8 @@ impl Verifier {
     }
 
     fn glimpse(&self, item: &[u8]) -> Result<Glimpse, ApiError> {
-        let Observed { key, uid, version, fields, .. } = self.port.observe(item)?;
-        Ok(Glimpse { key, uid, version, fields })
+        let Observed { key, uid, version, managed, .. } = self.port.observe(item)?;
+        Ok(Glimpse { key, uid, version, managed })
     }
 
     /// Waits until the watch has passed `version`, and what it brought is in the rows.

@@ -8,5 +8,8 @@ mod record;
 pub mod sample;
 mod sink;
 
-pub use record::{Body, Change, Cluster, Control, Counts, From, Id, Op, Origin, Reason, Record, Scope, Stream, What};
+pub use record::{
+    Actor, Body, Change, Class, Cluster, Control, Counts, Difference, From, Id, Op, Origin, Reason, Record, Scope,
+    Stream, What,
+};
 pub use sink::{Batch, Sink, SinkError};

@@ -18,7 +18,7 @@ pub struct Cluster {
     pub uid: String,
 }
 
-/// One LIST+WATCH: the unit of order.
+/// One LIST+WATCH: the unit of order. Records that speak of no single stream have one without a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stream {
     /// The cluster.
@@ -36,6 +36,17 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// No stream of its own: for what concerns all streams of a cluster.
+    pub fn none_of(cluster: Cluster) -> Self {
+        let empty = String::new;
+        Self { cluster, group: empty(), version: empty(), resource: empty(), kind: empty(), namespace: None }
+    }
+
+    /// Whether this is a stream at all.
+    pub fn is_any(&self) -> bool {
+        !self.resource.is_empty()
+    }
+
     /// The group as people write it: the core group is `core`.
     pub fn group_name(&self) -> &str {
         if self.group.is_empty() { "core" } else { &self.group }
@@ -47,9 +58,12 @@ impl Stream {
     }
 }
 
-/// The stream's name: `apps/deployments`, `core/pods@default`.
+/// The stream's name: `apps/deployments`, `core/pods@default`; `*` where it is none.
 impl fmt::Display for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_any() {
+            return write!(f, "*");
+        }
         write!(f, "{}/{}", self.group_name(), self.resource)?;
         match &self.namespace {
             Some(namespace) => write!(f, "@{namespace}"),
@@ -139,6 +153,14 @@ pub struct Change {
     pub generation: Option<i64>,
     /// The snapshot this record belongs to, for [`Op::Snapshot`].
     pub snapshot: Option<Id>,
+    /// What differs from the state that was logged before, for [`Op::Update`].
+    pub difference: Option<Difference>,
+    /// Who did it, as far as `managedFields` tell.
+    pub actor: Option<Actor>,
+    /// The same difference as an RFC 6902 patch: a JSON array.
+    pub patch: Option<Bytes>,
+    /// The cleaned object as it was logged before.
+    pub before: Option<Bytes>,
     /// The cleaned object, as the API server sent it; none if it could not be walked.
     pub object: Option<Bytes>,
     /// Why there is no object.
@@ -158,6 +180,59 @@ impl fmt::Debug for Change {
     }
 }
 
+/// What differs between two states of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// The parts of the object that it touches, each once.
+    pub classes: Vec<Class>,
+    /// The paths of the patch, as JSON Pointers.
+    pub paths: Vec<String>,
+}
+
+/// A part of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Class {
+    /// What is wanted.
+    Spec,
+    /// What is.
+    Status,
+    /// Labels, annotations, owners and the like.
+    Metadata,
+    /// `data`, `binaryData` and `stringData`.
+    Data,
+    /// Everything else.
+    Other,
+}
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Spec, Self::Status, Self::Metadata, Self::Data, Self::Other];
+
+    /// The word in the record.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Spec => "spec",
+            Self::Status => "status",
+            Self::Metadata => "metadata",
+            Self::Data => "data",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// The field manager behind a change: a hint, not an identity.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actor {
+    /// Its name.
+    pub manager: String,
+    /// `Apply` or `Update`.
+    pub operation: String,
+    /// Such as `status`; empty for the object itself.
+    pub subresource: String,
+    /// When, as the API server wrote it.
+    pub at: Option<String>,
+}
+
 /// Why history is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reason {
@@ -171,6 +246,8 @@ pub enum Reason {
     Divergence,
     /// The watch could not be read past the position.
     Undecodable,
+    /// The log was trimmed before this sink had read it.
+    SinkBehind,
 }
 
 impl Reason {
@@ -182,6 +259,7 @@ impl Reason {
             Self::ConfigChanged => "config_changed",
             Self::Divergence => "divergence",
             Self::Undecodable => "undecodable",
+            Self::SinkBehind => "sink_behind",
         }
     }
 }
@@ -191,6 +269,8 @@ impl Reason {
 pub enum Scope {
     /// One stream.
     Stream,
+    /// Everything that one sink receives; other sinks do not get the record.
+    Sink,
 }
 
 impl Scope {
@@ -198,6 +278,7 @@ impl Scope {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stream => "stream",
+            Self::Sink => "sink",
         }
     }
 }
@@ -235,8 +316,8 @@ pub enum What {
     SnapshotFinished {
         /// How many objects the stream has.
         snapshot: u64,
-        /// The position that the LIST ends at.
-        position: String,
+        /// The position that the LIST ends at; none if the state came from kubetide's own store.
+        position: Option<String>,
     },
     /// History is missing from here on, until [`What::ResyncFinished`].
     Gap {
@@ -249,13 +330,18 @@ pub enum What {
     ResyncFinished {
         /// What the comparison found.
         counts: Counts,
-        /// The position that the LIST ends at.
-        position: String,
+        /// The position that the LIST ends at; none if the state came from kubetide's own store.
+        position: Option<String>,
     },
     /// The stream is no longer followed: its resource is gone from the cluster, or it was taken out of the configuration.
     StreamRemoved {
         /// How many objects were told as deleted: all that were known if the resource is gone, none otherwise.
         deleted: u64,
+    },
+    /// What follows was delivered before and comes again, because somebody asked for it.
+    Replay {
+        /// The place in the log before the first record that comes again.
+        from: From,
     },
 }
 
@@ -268,6 +354,7 @@ impl What {
             Self::Gap { .. } => "gap",
             Self::ResyncFinished { .. } => "resync_finished",
             Self::StreamRemoved { .. } => "stream_removed",
+            Self::Replay { .. } => "replay",
         }
     }
 }
@@ -300,6 +387,7 @@ pub struct Record {
 
 /// The two kinds of record.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "nearly every record is a change")]
 pub enum Body {
     /// A change of one object.
     Change(Change),
@@ -321,7 +409,10 @@ impl Record {
         // The envelope of a native record is 500 to 700 bytes.
         const ENVELOPE: usize = 640;
         match &self.body {
-            Body::Change(change) => ENVELOPE + change.object.as_ref().map_or(0, Bytes::len),
+            Body::Change(Change { object, patch, before, .. }) => {
+                let bytes = [object, patch, before].into_iter().flatten();
+                ENVELOPE + bytes.map(Bytes::len).sum::<usize>()
+            }
             Body::Control(_) => ENVELOPE,
         }
     }

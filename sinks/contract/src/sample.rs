@@ -34,6 +34,10 @@ pub fn record(seq: u64, object: impl Into<Bytes>) -> Record {
         previous_resource_version: None,
         generation: None,
         snapshot: None,
+        difference: None,
+        actor: None,
+        patch: None,
+        before: None,
         object: Some(object.into()),
         problem: None,
     };

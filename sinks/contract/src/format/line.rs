@@ -57,6 +57,8 @@ pub enum News<'a> {
     ResyncFinished(Counts),
     /// The stream is no longer followed; so many objects went with it.
     StreamRemoved(u64),
+    /// What follows came before, from behind this place on.
+    Replay(u64),
 }
 
 /// The record in one line, without a line end.
@@ -70,6 +72,7 @@ pub fn line(record: &Record, style: Style) -> String {
             What::Gap { reason, .. } => News::Gap(reason.as_str()),
             What::ResyncFinished { counts, .. } => News::ResyncFinished(*counts),
             What::StreamRemoved { deleted } => News::StreamRemoved(*deleted),
+            What::Replay { from } => News::Replay(from.seq),
         },
     };
     Brief { stream: &stream, news }.line(style, usize::MAX)
@@ -111,7 +114,7 @@ impl News<'_> {
             Self::Change { op: Op::Update, .. } => ('~', AnsiColor::Yellow),
             Self::Change { op: Op::Delete, .. } => ('-', AnsiColor::Red),
             Self::Gap(_) | Self::StreamRemoved(_) => return ('!', AnsiColor::Magenta.on_default().bold()),
-            Self::SnapshotStarted | Self::SnapshotFinished(_) | Self::ResyncFinished(_) => {
+            Self::SnapshotStarted | Self::SnapshotFinished(_) | Self::ResyncFinished(_) | Self::Replay(_) => {
                 return ('»', AnsiColor::Cyan.on_default().bold());
             }
         };
@@ -137,6 +140,7 @@ impl News<'_> {
                 ("resync finished".into(), format!(": +{create} ~{update} -{delete}, {unchanged} unchanged"))
             }
             Self::StreamRemoved(deleted) => ("stream removed".into(), format!(": -{deleted}")),
+            Self::Replay(seq) => ("replay".into(), format!(": from {}", seq + 1)),
         }
     }
 }

@@ -5,7 +5,9 @@
 
 use jiff::Timestamp;
 
-use crate::{Body, Change, Control, Counts, Record, What};
+use crate::{Body, Change, Control, Counts, From, Record, What};
+
+const NULL: &[u8] = b"null";
 
 /// Appends the record to `out` as one JSON object, without a line end.
 pub fn native(record: &Record, out: &mut Vec<u8>) {
@@ -41,7 +43,7 @@ fn write_change(json: &mut Json<'_>, record: &Record, change: &Change) {
     json.optional("previous_resource_version", change.previous_resource_version.as_deref());
     match change.generation {
         Some(generation) => json.number("generation", generation),
-        None => json.raw("generation", b"null"),
+        None => json.raw("generation", NULL),
     }
     json.text("observed_at", &utc(record.observed_at));
     if let Some(snapshot) = change.snapshot {
@@ -50,40 +52,64 @@ fn write_change(json: &mut Json<'_>, record: &Record, change: &Change) {
     if let Some(problem) = &change.problem {
         json.text("problem", problem);
     }
-    json.raw("object", change.object.as_deref().unwrap_or(b"null"));
+    match &change.difference {
+        Some(difference) => json.object("change", |json| {
+            json.texts("classes", difference.classes.iter().map(|class| class.as_str()));
+            json.texts("paths", difference.paths.iter().map(String::as_str));
+        }),
+        None => json.raw("change", NULL),
+    }
+    match &change.actor {
+        Some(actor) => json.object("actor", |json| {
+            json.text("manager", &actor.manager);
+            json.text("operation", &actor.operation);
+            json.text("subresource", &actor.subresource);
+            json.optional("at", actor.at.as_deref());
+        }),
+        None => json.raw("actor", NULL),
+    }
+    json.raw("patch", change.patch.as_deref().unwrap_or(NULL));
+    json.raw("before", change.before.as_deref().unwrap_or(NULL));
+    json.raw("object", change.object.as_deref().unwrap_or(NULL));
 }
 
 fn write_control(json: &mut Json<'_>, record: &Record, control: &Control) {
     let stream = &record.stream;
     json.text("op", control.what.as_str());
     write_cluster(json, record);
-    json.text("stream", &stream.to_string());
-    json.text("group", &stream.group);
-    json.text("resource", &stream.resource);
+    let name = stream.to_string();
+    for (key, value) in [("stream", &name), ("group", &stream.group), ("resource", &stream.resource)] {
+        json.optional(key, stream.is_any().then_some(value));
+    }
     json.text("observed_at", &utc(record.observed_at));
     json.text("scope", control.scope.as_str());
     match &control.what {
         What::SnapshotStarted => {}
         What::SnapshotFinished { snapshot, position } => {
-            json.text("resource_version", position);
+            json.optional("resource_version", position.as_deref());
             json.object("counts", |json| json.number("snapshot", snapshot));
         }
         What::Gap { reason, from } => {
             json.text("reason", reason.as_str());
-            json.object("from", |json| {
-                json.optional("resource_version", from.resource_version.as_deref());
-                json.optional("at", from.at.map(utc).as_deref());
-                json.number("seq", from.seq);
-            });
+            write_from(json, from);
         }
+        What::Replay { from } => write_from(json, from),
         What::ResyncFinished { counts, position } => {
-            json.text("resource_version", position);
+            json.optional("resource_version", position.as_deref());
             write_counts(json, counts);
         }
         What::StreamRemoved { deleted } => {
             write_counts(json, &Counts { delete: *deleted, ..Counts::default() });
         }
     }
+}
+
+fn write_from(json: &mut Json<'_>, from: &From) {
+    json.object("from", |json| {
+        json.optional("resource_version", from.resource_version.as_deref());
+        json.optional("at", from.at.map(utc).as_deref());
+        json.number("seq", from.seq);
+    });
 }
 
 fn write_counts(json: &mut Json<'_>, counts: &Counts) {
@@ -133,7 +159,7 @@ impl Json<'_> {
     fn optional(&mut self, name: &str, value: Option<&str>) {
         match value {
             Some(value) => self.text(name, value),
-            None => self.raw(name, b"null"),
+            None => self.raw(name, NULL),
         }
     }
 
@@ -144,6 +170,18 @@ impl Json<'_> {
     fn raw(&mut self, name: &str, value: &[u8]) {
         self.name(name);
         self.out.extend_from_slice(value);
+    }
+
+    fn texts<'a>(&mut self, name: &str, values: impl Iterator<Item = &'a str>) {
+        self.name(name);
+        self.out.push(b'[');
+        for (index, value) in values.enumerate() {
+            if index > 0 {
+                self.out.push(b',');
+            }
+            self.quoted(value);
+        }
+        self.out.push(b']');
     }
 
     fn object(&mut self, name: &str, members: impl FnOnce(&mut Self)) {
@@ -173,7 +211,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{Cluster, Counts, From, Id, Reason, Scope, Stream, sample};
+    use crate::{Cluster, Id, Reason, Scope, Stream, sample};
 
     fn record(body: Body) -> Record {
         let cluster = Cluster { name: "prod \"eu\"".into(), uid: "c-1".into() };
@@ -222,7 +260,7 @@ mod tests {
         assert_eq!(value["from"], serde_json::json!({"resource_version": "9", "at": null, "seq": 3}));
 
         let counts = Counts { create: 1, update: 2, delete: 3, unchanged: 4 };
-        let what = What::ResyncFinished { counts, position: "12".into() };
+        let what = What::ResyncFinished { counts, position: Some("12".into()) };
         let done = Control { what, scope: Scope::Stream };
         let value: Value = serde_json::from_str(&rendered(Body::Control(done))).unwrap();
         assert_eq!(value["counts"], serde_json::json!({"create": 1, "update": 2, "delete": 3, "unchanged": 4}));
