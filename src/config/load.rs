@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::{Config, Sink, SinkCommon, SinkKind};
 
 const SINK_TYPES: [&str; 2] = ["file", "stdout"];
-const SINK_COMMON: [&str; 6] = ["name", "format", "streams", "delivery", "batch", "retry"];
+const SINK_COMMON: [&str; 8] = ["name", "format", "streams", "delivery", "start", "when_behind", "batch", "retry"];
 
 /// What is wrong with the configuration, with the key's path in front.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
