@@ -1,10 +1,13 @@
 //! Joins the stages: cluster → streams → log → sinks. Owns the tasks and their shutdown.
 
-use std::{io::IsTerminal as _, path::PathBuf, time::Duration};
+use std::{collections::HashMap, io::IsTerminal as _, path::PathBuf, time::Duration};
 
 use kubetide_sink::{Sink, Stream};
 use kubetide_sink_file::{FileSink, StdoutSink};
-use tokio::task::{JoinError, JoinSet};
+use tokio::{
+    sync::mpsc,
+    task::{JoinError, JoinSet},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -15,7 +18,7 @@ use crate::{
     cli::progress,
     clock::Clock,
     config::{self, Config, SinkKind},
-    delivery::{DeliveryError, Limits, Pump},
+    delivery::{DeliveryError, Limits, Ordered, Orders, Pump},
     source::{
         Means, SourceError,
         cluster::{Cluster, ConnectError, refused},
@@ -118,8 +121,12 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
 
     let drain = CancellationToken::new();
     let mut pumps = JoinSet::new();
+    let mut orders = HashMap::new();
     for (index, sink) in config.sinks.iter().enumerate() {
-        pumps.spawn(pump(index, sink, &log, &vitals, drain.clone())?.run());
+        let (way, ordered) = Orders::new();
+        let terms = PumpTerms { cluster: &cluster.identity, clock: &clock, vitals: &vitals, drain: &drain, ordered };
+        pumps.spawn(pump(index, sink, &log, terms)?.run());
+        orders.insert(sink.common.name.clone(), way);
     }
     let means = Means::new(config, cluster, log.appender(), log.known(), clock);
     // A token of its own: when it ends by itself, that is a failure and not a request to stop.
@@ -140,6 +147,8 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
         Some(ended) = source.join_next() => finished(ended).err().map(source_failed),
     };
 
+    // A log that is blocked stays so: what it has no room for was never seen.
+    log.give_up_waiting();
     // Down the data path: no more entries, then everything durable, then the last batches, then the log.
     stop.cancel();
     info!("stopping");
@@ -221,13 +230,16 @@ fn check_sink_streams(config: &Config, plan: &Plan) -> Result<(), ConnectError> 
     Ok(())
 }
 
-fn pump(
-    index: usize,
-    sink: &config::Sink,
-    log: &Changelog,
-    vitals: &Vitals,
-    drain: CancellationToken,
-) -> Result<Pump, RunError> {
+/// What the loops of all sinks work with.
+struct PumpTerms<'a> {
+    cluster: &'a kubetide_sink::Cluster,
+    clock: &'a Clock,
+    vitals: &'a Vitals,
+    drain: &'a CancellationToken,
+    ordered: mpsc::Receiver<Ordered>,
+}
+
+fn pump(index: usize, sink: &config::Sink, log: &Changelog, terms: PumpTerms<'_>) -> Result<Pump, RunError> {
     // A further format or guarantee will not go unnoticed here.
     let config::SinkCommon {
         name,
@@ -236,7 +248,8 @@ fn pump(
         delivery: config::Delivery::AtLeastOnce,
         batch,
         retry,
-        ..
+        start,
+        when_behind,
     } = sink.common.clone();
     let cannot = |message: String| RunError::Sink { index, name: name.clone(), message };
     let receiver: Box<dyn Sink> = match &sink.kind {
@@ -246,8 +259,8 @@ fn pump(
         }
         SinkKind::Stdout(_) => Box::new(StdoutSink::new()),
     };
-    let cursor = log.cursor(&name)?;
-    let reader = log.reader(cursor.cursor().acknowledged + 1);
+    let cursor = log.attach(&name, start, when_behind)?;
+    let view = log.view();
     let limits = Limits {
         max_records: batch.max_records.get(),
         max_bytes: batch.max_bytes.get(),
@@ -255,6 +268,19 @@ fn pump(
     };
     let backoff = Backoff::new(Duration::from_millis(retry.initial_ms.get()));
     let longest_pause = Duration::from_millis(retry.max_ms.get());
-    let vitals = vitals.sink(&name);
-    Ok(Pump { name, vitals, sink: receiver, reader, cursor, limits, backoff, longest_pause, streams, drain })
+    Ok(Pump {
+        cluster: terms.cluster.clone(),
+        vitals: terms.vitals.sink(&name),
+        sink: receiver,
+        view,
+        cursor,
+        limits,
+        backoff,
+        longest_pause,
+        streams,
+        orders: terms.ordered,
+        clock: terms.clock.clone(),
+        drain: terms.drain.clone(),
+        name,
+    })
 }

@@ -13,9 +13,10 @@ use bytes::Bytes;
 use kubetide::{
     backoff::Backoff,
     change::{Managed, ObjectKey, Observed, ResourceVersion},
-    changelog::{Changelog, Cursor, Entry, Setup},
+    changelog::{Changelog, Cursor, CursorFile, Entry, Setup},
     clock::Clock,
-    delivery::{DeliveryError, Limits, Pump},
+    config::{Start, WhenBehind},
+    delivery::{DeliveryError, Limits, Orders, Pump},
     vitals::Vitals,
 };
 use kubetide_sink::{Batch, Sink, SinkError, Stream, sample};
@@ -106,7 +107,7 @@ impl Delivery {
     fn start(log: &Changelog, max_records: usize, streams: &[&str], answers: &[Answer]) -> Self {
         let received = Arc::new(Mutex::new(Received { answers: answers.to_vec(), ..Received::default() }));
         let (sender, changed) = watch::channel(0);
-        let cursor = log.cursor("out").unwrap();
+        let cursor = attach(log);
         // A second handle on the same file: what a restart would find at this moment.
         let path = cursor.path().parent().unwrap().parent().unwrap().to_path_buf();
         let log_id = log.log_id().to_owned();
@@ -120,12 +121,15 @@ impl Delivery {
             name: "out".into(),
             vitals: Vitals::new().sink("out"),
             sink: Box::new(sink),
-            reader: log.reader(cursor.cursor().acknowledged + 1),
+            cluster: sample::stream("pods", "Pod").cluster,
+            view: log.view(),
             cursor,
             limits: Limits { max_records, max_bytes: 1 << 20, max_wait: Duration::ZERO },
             backoff: Backoff::new(Duration::from_millis(1)),
             longest_pause: Duration::from_millis(2),
             streams: streams.iter().map(|name| (*name).into()).collect(),
+            orders: Orders::new().1,
+            clock: Clock::system(),
             drain: drain.clone(),
         };
         Self { received, changed, drain, task: tokio::spawn(pump.run()) }
@@ -158,8 +162,12 @@ impl Delivery {
     }
 }
 
+fn attach(log: &Changelog) -> CursorFile {
+    log.attach("out", Start::Earliest, WhenBehind::Resync).unwrap()
+}
+
 fn durable_cursor(directory: &Path, log_id: &str) -> Cursor {
-    kubetide::changelog::CursorFile::open(&directory.join("cursors"), "out", log_id).unwrap().cursor().clone()
+    CursorFile::open(&directory.join("cursors"), "out", log_id).unwrap().unwrap().cursor().clone()
 }
 
 fn seqs(received: &Arc<Mutex<Received>>) -> Vec<u64> {
@@ -182,7 +190,7 @@ async fn the_cursor_moves_only_past_what_the_sink_has_acknowledged() {
     let said: Vec<_> = received.cursors.iter().map(|cursor| (cursor.acknowledged, cursor.in_flight)).collect();
     let first = at(0, (1, 10));
     assert_eq!(said, [first, first, first, at(10, (11, 20)), at(20, (21, 25))]);
-    assert_eq!(log.cursor("out").unwrap().cursor().acknowledged, 25);
+    assert_eq!(attach(&log).cursor().acknowledged, 25);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,11 +223,11 @@ async fn a_drain_delivers_what_is_there_and_gives_up_on_a_receiver_that_rejects(
     delivery.asked(3).await;
     let received = delivery.drained().await;
     assert_eq!(seqs(&received), [] as [u64; 0]);
-    assert_eq!(log.cursor("out").unwrap().cursor().acknowledged, 0);
+    assert_eq!(attach(&log).cursor().acknowledged, 0);
 
     let delivery = Delivery::start(&log, 10, &[], &[Answer::Take]);
     assert_eq!(seqs(&delivery.drained().await), [1, 2, 3, 4, 5]);
-    assert_eq!(log.cursor("out").unwrap().cursor().acknowledged, 5);
+    assert_eq!(attach(&log).cursor().acknowledged, 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,7 +241,7 @@ async fn a_sink_gets_only_the_streams_it_names_and_a_restart_does_not_go_back() 
     let mut delivery = Delivery::start(&log, 100, &["core/nodes"], &[Answer::Take]);
     delivery.has(8).await;
     assert_eq!(seqs(&delivery.drained().await), [6, 7, 8]);
-    assert!(log.cursor("out").unwrap().cursor().acknowledged >= 8, "what it does not take is passed all the same");
+    assert!(attach(&log).cursor().acknowledged >= 8, "what it does not take is passed all the same");
     assert_eq!(seqs(&Delivery::start(&log, 100, &["core/nodes"], &[Answer::Take]).drained().await), [] as [u64; 0]);
 }
 
@@ -245,5 +253,5 @@ async fn a_receiver_that_is_closed_for_good_ends_the_delivery() {
     append(&log, &pods, 1..=5).await;
     let delivery = Delivery::start(&log, 10, &[], &[Answer::Close]);
     assert!(matches!(delivery.task.await.unwrap(), Err(DeliveryError::Sink { .. })));
-    assert_eq!(log.cursor("out").unwrap().cursor().acknowledged, 0);
+    assert_eq!(attach(&log).cursor().acknowledged, 0);
 }

@@ -221,6 +221,7 @@ mod tests {
             logged: ResourceVersion::new(version),
             id: Id([0; 16]),
             seq: 1,
+            since: 1,
             observed_at: jiff::Timestamp::UNIX_EPOCH,
             generation: None,
             managed: Managed::default(),

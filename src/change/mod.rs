@@ -69,6 +69,8 @@ pub struct Row {
     pub id: Id,
     /// Where in the log it is.
     pub seq: u64,
+    /// Where in the log the object was first told of.
+    pub since: u64,
     /// When it was observed.
     #[serde(with = "jiff::fmt::serde::timestamp::microsecond::required")]
     pub observed_at: Timestamp,

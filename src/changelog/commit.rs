@@ -5,18 +5,24 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, RwLock},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use kubetide_sink::{Body, Control, Counts, From as GapFrom, Op, Reason, Record, Scope, Stream, What};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tracing::{error, info};
 
 use super::{
     Fingerprint, Phase, Purpose, StreamState, WriteError,
     frame::{Frame, Seen},
-    segment::Writer,
+    keeper::{Keeper, Purged},
+    recent::Recent,
+    segment::{AppendError, Place, Writer},
     state::breaks_lineage,
     store::{Listed, Rows, Store, row_change, row_key},
 };
@@ -26,11 +32,19 @@ use crate::{
         compare::{self, By, Detail, Draft, Meaning, View},
         id,
     },
+    clock::Clock,
+    config::Sync,
     vitals::{StreamChanges, Vitals},
 };
 
 /// A group is closed at this size: large enough to pay for its sync, small enough to hold in memory.
 const GROUP_BYTES: usize = 1024 * 1024;
+/// How often it is looked what may go from the log.
+const KEEPING_INTERVAL: Duration = Duration::from_secs(5);
+/// What is written and not synced yet is in memory too: beyond this it is synced before its time.
+const UNSYNCED_BYTES: usize = 4 * 1024 * 1024;
+/// How often it is looked whether appending may go on.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Positions that moved by bookmarks alone are written this seldom: losing one costs nothing but a replayed event.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -85,18 +99,46 @@ pub(super) enum Message {
     Submission(Box<Submission>),
     /// Answered when everything before it is durable.
     Barrier(oneshot::Sender<()>),
+    /// Removes the segments in front of a record.
+    Purge(u64, oneshot::Sender<Purged>),
 }
 
 pub(super) struct Committer {
     pub(super) log_id: Arc<str>,
     pub(super) writer: Writer,
     pub(super) store: Store,
-    pub(super) segments: Arc<RwLock<Vec<u64>>>,
+    pub(super) keeper: Keeper,
+    pub(super) sync: Sync,
+    /// Asked to end: whoever waits for room gives up.
+    pub(super) ending: Arc<AtomicBool>,
+    /// Written, and not synced yet.
+    pub(super) unsynced: Unsynced,
+    pub(super) recent: Arc<Recent>,
     pub(super) head: watch::Sender<u64>,
+    pub(super) clock: Clock,
     /// By name: a stream may come back with another version.
     pub(super) streams: HashMap<String, Following>,
     pub(super) vitals: Vitals,
     pub(super) detail: Detail,
+}
+
+/// Groups that are in the file and not durable, in order.
+#[derive(Default)]
+pub(super) struct Unsynced {
+    /// With the place behind each.
+    groups: Vec<(Group, Place)>,
+    /// Rows as they leave them.
+    rows: Rows,
+    bytes: usize,
+    since: Option<Instant>,
+}
+
+/// Whether the committer goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Course {
+    On,
+    /// There is no room, and it was asked to end: what is not written was never seen.
+    GivenUp,
 }
 
 /// A stream as the committer sees it.
@@ -145,6 +187,8 @@ impl Following {
 /// A frame in the making.
 struct Group {
     frame: Frame,
+    /// About how much it holds in memory.
+    bytes: usize,
     listed: Vec<Listed>,
     /// Rows as this group leaves them: later entries of the group must see earlier ones.
     rows: Rows,
@@ -167,8 +211,9 @@ impl Committer {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(WriteError::Append)?;
         let mut bookmarks_due = Instant::now() + BOOKMARK_INTERVAL;
+        let mut keeping_due = Instant::now();
         loop {
-            let received = runtime.block_on(async { tokio::time::timeout(BOOKMARK_INTERVAL, queue.recv()).await });
+            let received = runtime.block_on(async { tokio::time::timeout(self.patience(), queue.recv()).await });
             let mut next = match received {
                 Ok(Some(message)) => Some(message),
                 Ok(None) => break,
@@ -177,41 +222,81 @@ impl Committer {
             self.vitals.heartbeat();
             let mut group = self.new_group();
             let mut barriers = Vec::new();
-            let mut bytes = 0;
+            let mut purges = Vec::new();
             // Permits live until the group is in the log, so that the budget counts what is in memory.
             let mut permits = Vec::new();
             while let Some(message) = next {
                 match message {
                     Message::Barrier(answer) => barriers.push(answer),
+                    Message::Purge(before, answer) => purges.push((before, answer)),
                     Message::Submission(submission) => {
                         let Submission { stream, at, entry, weight, _permit: permit } = *submission;
-                        bytes += weight;
+                        group.bytes += weight;
                         permits.push(permit);
                         self.enter(&mut group, stream, at, entry)?;
                     }
                 }
-                next = if bytes < GROUP_BYTES { queue.try_recv().ok() } else { None };
+                next = if group.bytes < GROUP_BYTES { queue.try_recv().ok() } else { None };
             }
             let due = Instant::now() >= bookmarks_due;
             if due || !barriers.is_empty() || !group.frame.is_empty() {
                 bookmarks_due = Instant::now() + BOOKMARK_INTERVAL;
                 self.add_states(&mut group);
             }
-            self.commit(&group)?;
+            if self.write(group)? == Course::GivenUp {
+                return self.store.sync().map_err(WriteError::Store);
+            }
+            if !barriers.is_empty() || self.is_sync_due() {
+                self.settle()?;
+            }
             for barrier in barriers {
                 // Whoever asked may have gone away meanwhile.
                 let _ = barrier.send(());
             }
+            if Instant::now() >= keeping_due {
+                keeping_due = Instant::now() + KEEPING_INTERVAL;
+                self.keep()?;
+            }
+            for (before, answer) in purges {
+                let _ = answer.send(self.keeper.purge(before)?);
+            }
         }
         let mut last = self.new_group();
         self.add_states(&mut last);
-        self.commit(&last)?;
+        self.write(last)?;
+        self.settle()?;
         self.store.sync().map_err(WriteError::Store)
+    }
+
+    /// How long it may wait for the next message.
+    fn patience(&self) -> Duration {
+        match (self.sync, self.unsynced.since) {
+            (Sync::Every(interval), Some(since)) => interval.saturating_sub(since.elapsed()),
+            _ => KEEPING_INTERVAL,
+        }
+    }
+
+    fn is_sync_due(&self) -> bool {
+        match (self.sync, self.unsynced.since) {
+            (_, None) => false,
+            (Sync::Always, Some(_)) => true,
+            (Sync::Every(interval), Some(since)) => {
+                since.elapsed() >= interval || self.unsynced.bytes >= UNSYNCED_BYTES
+            }
+        }
+    }
+
+    /// What has to be done now and then: the segments and tombstones that may go, and how the log stands.
+    fn keep(&mut self) -> Result<(), WriteError> {
+        self.keeper.trim(self.clock.wall())?;
+        self.keeper.bury()?;
+        self.vitals.log_size(self.keeper.size(self.clock.wall()));
+        Ok(())
     }
 
     fn new_group(&self) -> Group {
         let frame = Frame { first_seq: self.writer.place().next_seq, ..Frame::default() };
-        Group { frame, listed: Vec::new(), rows: Rows::new() }
+        Group { frame, bytes: 0, listed: Vec::new(), rows: Rows::new() }
     }
 
     /// One entry: what it means for its stream's state, and which records that gives.
@@ -277,7 +362,7 @@ impl Committer {
                 following.vanished += 1;
                 if let Some(row) = self.row(group, &stream, &key)? {
                     let draft = compare::vanished(&stream, lineage, &row, key);
-                    self.push_changes(group, &stream, &name, at, &Managed::default(), vec![draft]);
+                    self.push_changes(group, &stream, &name, at, None, &Managed::default(), vec![draft]);
                 }
             }
             Entry::ListFinished(position) => {
@@ -304,7 +389,7 @@ impl Committer {
                 let row = self.row(group, &stream, &observed.key)?;
                 if row.is_none() && comes_again {
                     // Its object was deleted since: there is no row to say that it is old.
-                    self.push_changes(group, &stream, &name, at, &Managed::default(), Vec::new());
+                    self.push_changes(group, &stream, &name, at, None, &Managed::default(), Vec::new());
                 } else {
                     self.observe(group, &stream, &name, at, row, observed, View::Watch, lineage);
                 }
@@ -313,7 +398,7 @@ impl Committer {
                 following.advance(observed.version.clone(), at);
                 let row = self.row(group, &stream, &observed.key)?;
                 let draft = compare::deleted(&stream, lineage, row.as_ref(), &observed);
-                self.push_changes(group, &stream, &name, at, &Managed::default(), draft.into_iter().collect());
+                self.push_changes(group, &stream, &name, at, None, &Managed::default(), draft.into_iter().collect());
             }
             Entry::Bookmark(position) => following.advance(position, at),
             Entry::AskedAs(word) => following.state.asked_as = word,
@@ -336,7 +421,8 @@ impl Committer {
     }
 
     fn row(&self, group: &Group, stream: &Stream, key: &ObjectKey) -> Result<Option<Row>, WriteError> {
-        match group.rows.get(&row_key(stream, key)) {
+        let at = row_key(stream, key);
+        match group.rows.get(&at).or_else(|| self.unsynced.rows.get(&at)) {
             Some(row) => Ok(row.clone()),
             None => self.store.row(stream, key).map_err(WriteError::Store),
         }
@@ -362,12 +448,12 @@ impl Committer {
             Meaning::Seen => {
                 let before = group.next_seq();
                 let seen = Seen { before, stream: stream.clone(), key, version, managed: managed.clone() };
-                group.rows.insert(row_key(stream, &seen.key), row.map(|row| seen.moves(row)));
+                group.rows.insert(row_key(stream, &seen.key), row.clone().map(|row| seen.moves(row)));
                 group.frame.seen.push(seen);
                 Vec::new()
             }
         };
-        self.push_changes(group, stream, name, at, &managed, drafts);
+        self.push_changes(group, stream, name, at, row.as_ref(), &managed, drafts);
     }
 
     /// Puts changes into the group, and counts them: for the record at the end of a LIST, and for the metrics.
@@ -377,6 +463,7 @@ impl Committer {
         stream: &Arc<Stream>,
         name: &str,
         at: Timestamp,
+        row: Option<&Row>,
         managed: &Managed,
         drafts: Vec<Draft>,
     ) {
@@ -400,7 +487,7 @@ impl Committer {
             let (log_id, stream) = (self.log_id.clone(), stream.clone());
             let record =
                 Record { id, log_id, seq: group.next_seq(), stream, observed_at: at, body: Body::Change(change) };
-            group.rows.extend(row_change(&record, managed));
+            group.rows.extend(row_change(&record, managed, row));
             group.push(record, managed.clone());
         }
     }
@@ -421,36 +508,119 @@ impl Committer {
         }
     }
 
-    /// Frame synced, then store, then visible.
-    fn commit(&mut self, group: &Group) -> Result<(), WriteError> {
+    /// Writes the group's frame, as soon as there is room for it.
+    fn write(&mut self, mut group: Group) -> Result<Course, WriteError> {
         if group.frame.is_empty() {
             // Objects that a LIST showed unchanged: nothing for the log, but the comparison at its end needs to know.
             if !group.listed.is_empty() {
-                self.store
-                    .apply(&group.frame, &group.rows, &group.listed, self.writer.place())
-                    .map_err(WriteError::Store)?;
+                let place = self.writer.place();
+                self.unsynced.push(group, place, self.sync);
             }
-            return Ok(());
+            return Ok(Course::On);
         }
-        if self.writer.is_full() {
-            self.open_segment()?;
+        let place = loop {
+            if self.wait_for_room()? == Course::GivenUp {
+                return Ok(Course::GivenUp);
+            }
+            let written = self.append(&group.frame)?;
+            match written {
+                Ok(place) => break place,
+                Err(AppendError::Full(error)) => {
+                    if self.wait(&error.to_string())? == Course::GivenUp {
+                        return Ok(Course::GivenUp);
+                    }
+                }
+                Err(error @ AppendError::Broken(_)) => return Err(error.into()),
+            }
+        };
+        self.resume();
+        self.keeper.grown(place.offset);
+        group.bytes = group.bytes.max(1);
+        self.unsynced.push(group, place, self.sync);
+        Ok(Course::On)
+    }
+
+    /// Frames synced, then store, then visible.
+    fn settle(&mut self) -> Result<(), WriteError> {
+        self.writer.sync()?;
+        let Unsynced { groups, .. } = std::mem::take(&mut self.unsynced);
+        for (group, place) in groups {
+            self.store.apply(&group.frame, &group.rows, &group.listed, place).map_err(WriteError::Store)?;
+            self.recent.push(group.frame.records);
+            self.head.send_replace(place.next_seq - 1);
         }
-        let place = self.writer.append(&group.frame).map_err(WriteError::Append)?;
-        self.store.apply(&group.frame, &group.rows, &group.listed, place).map_err(WriteError::Store)?;
-        self.head.send_replace(place.next_seq - 1);
         Ok(())
     }
 
-    /// A segment opens with the states of all streams.
-    fn open_segment(&mut self) -> Result<(), WriteError> {
-        let first_seq = self.writer.roll().map_err(WriteError::Append)?;
-        let followed = self.streams.values();
-        let states = followed.map(|following| (following.stream.clone(), following.state.clone())).collect();
-        let frame = Frame { first_seq, states, ..Frame::default() };
-        let place = self.writer.append(&frame).map_err(WriteError::Append)?;
-        self.store.apply(&frame, &Rows::new(), &[], place).map_err(WriteError::Store)?;
-        // Readers look for the next segment only when there is something in it to read.
-        self.segments.write().unwrap_or_else(std::sync::PoisonError::into_inner).push(first_seq);
-        Ok(())
+    /// Writes a frame, into a new segment if the last one is full.
+    fn append(&mut self, frame: &Frame) -> Result<Result<Place, AppendError>, WriteError> {
+        if self.writer.is_full() {
+            self.settle()?;
+            // A segment opens with the states of all streams.
+            let (first_seq, at) = (self.writer.place().next_seq, self.clock.wall());
+            let followed = self.streams.values();
+            let states = followed.map(|following| (following.stream.clone(), following.state.clone())).collect();
+            let opening = Frame { first_seq, states, ..Frame::default() };
+            if let Err(error) = self.writer.roll(&opening, at) {
+                return Ok(Err(error));
+            }
+            // Nothing of the store needs the segments before it any more: they may go at any time.
+            let place = self.writer.place();
+            self.store.apply(&opening, &Rows::new(), &[], place).map_err(WriteError::Store)?;
+            // Readers look for the next segment only when there is something in it to read.
+            self.keeper.opened(first_seq, at);
+        }
+        Ok(self.writer.write(frame))
+    }
+
+    /// Waits until the log may grow.
+    fn wait_for_room(&mut self) -> Result<Course, WriteError> {
+        loop {
+            let obstacle = match self.keeper.trim(self.clock.wall())? {
+                Some(obstacle) => Some(obstacle),
+                None => self.keeper.no_space(),
+            };
+            match obstacle {
+                None => return Ok(Course::On),
+                Some(obstacle) => {
+                    if self.wait(&obstacle)? == Course::GivenUp {
+                        return Ok(Course::GivenUp);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Appending is blocked: says so, and waits a moment.
+    fn wait(&mut self, obstacle: &str) -> Result<Course, WriteError> {
+        // What is written already must reach the sinks, or the one that is waited for would wait too.
+        self.settle()?;
+        if self.ending.load(Ordering::Relaxed) {
+            return Ok(Course::GivenUp);
+        }
+        if self.vitals.block(obstacle) {
+            error!(obstacle, "appending to the log is blocked; nothing is lost, but nothing new is captured");
+        }
+        self.vitals.heartbeat();
+        std::thread::sleep(LOOK_AGAIN);
+        Ok(Course::On)
+    }
+
+    fn resume(&mut self) {
+        if self.vitals.unblock() {
+            info!("appending to the log goes on");
+        }
+    }
+}
+
+impl Unsynced {
+    fn push(&mut self, group: Group, place: Place, sync: Sync) {
+        self.since.get_or_insert_with(Instant::now);
+        self.bytes += group.bytes;
+        // With a sync for every group the store has the rows before anybody asks for them.
+        if sync != Sync::Always {
+            self.rows.extend(group.rows.iter().map(|(key, row)| (key.clone(), row.clone())));
+        }
+        self.groups.push((group, place));
     }
 }

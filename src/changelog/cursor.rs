@@ -10,12 +10,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use jiff::Timestamp;
+use kubetide_sink::Id;
 use serde::{Deserialize, Serialize};
 
-use super::{OpenError, directory::sync_directory};
+use super::{OpenError, attached::Hold, directory::sync_directory};
+use crate::change::id;
 
-/// A slot is a disk sector: a torn write touches one slot only.
-const SLOT_LEN: usize = 512;
+/// A slot is a page: the longest names of an object fit in, and a torn write touches one slot only.
+const SLOT_LEN: usize = 4096;
 
 /// How far a sink is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,8 +27,128 @@ pub struct Cursor {
     pub log_id: String,
     /// Everything up to here is durable at the receiver.
     pub acknowledged: u64,
+    /// The furthest that it has ever been: a replay goes back behind it.
+    pub reached: u64,
     /// The batch that may or may not have reached the receiver: `from..=to`. It is sent again exactly as it was.
     pub in_flight: Option<(u64, u64)>,
+    /// What comes before the log goes on.
+    pub errand: Option<Errand>,
+}
+
+/// What a sink must be given before it goes on in the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Errand {
+    /// The word that what follows comes again.
+    Replay {
+        /// When that was asked for.
+        at: Timestamp,
+    },
+    /// The present state of the objects.
+    CatchUp(CatchUp),
+}
+
+/// A catch-up: the rows and tombstones with `from < seq <= head`, in key order; then the log goes on behind `head`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CatchUp {
+    /// Why.
+    pub cause: Cause,
+    /// What the sink had when it began; 0 = nothing that counts: it is given everything.
+    pub since: u64,
+    /// What the walk under way is to bring the sink from…
+    pub from: u64,
+    /// …and to. The log behind it is kept meanwhile.
+    pub head: u64,
+    /// The id of the snapshot.
+    pub id: Id,
+    /// When it began.
+    pub at: Timestamp,
+    /// Whether the sink knows that it is under way.
+    pub announced: bool,
+    /// How far the walk has come, in the order of keys.
+    pub after: Option<Vec<u8>>,
+    /// What the sink was given so far.
+    pub given: Given,
+}
+
+/// Why a sink is given the state of the objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// The sink is new.
+    New,
+    /// Somebody asked for it.
+    Asked,
+    /// The log was trimmed before the sink had read it.
+    Behind,
+}
+
+/// What a catch-up has told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Given {
+    /// Objects that the sink had not seen before.
+    pub created: u64,
+    /// Objects that are otherwise than the sink saw them last.
+    pub updated: u64,
+    /// Objects that are gone.
+    pub deleted: u64,
+}
+
+impl std::ops::AddAssign for Given {
+    fn add_assign(&mut self, more: Self) {
+        self.created += more.created;
+        self.updated += more.updated;
+        self.deleted += more.deleted;
+    }
+}
+
+impl CatchUp {
+    /// Whether the sink is given every object there is, so that what is not among them is gone.
+    pub const fn is_whole(&self) -> bool {
+        self.since == 0
+    }
+}
+
+impl Cursor {
+    fn new(log_id: &str, acknowledged: u64) -> Self {
+        Self { log_id: log_id.into(), acknowledged, reached: acknowledged, in_flight: None, errand: None }
+    }
+
+    /// The first record of the log that the sink will still read.
+    pub const fn needs(&self) -> u64 {
+        match &self.errand {
+            Some(Errand::CatchUp(catch_up)) => catch_up.head + 1,
+            Some(Errand::Replay { .. }) | None => self.acknowledged + 1,
+        }
+    }
+
+    /// Up to where the sink knows of every delete.
+    pub const fn settled(&self) -> u64 {
+        match &self.errand {
+            Some(Errand::CatchUp(catch_up)) => catch_up.from,
+            Some(Errand::Replay { .. }) | None => self.acknowledged,
+        }
+    }
+
+    /// Goes back, so that the record `from` comes next.
+    pub fn replay(&mut self, from: u64, at: Timestamp) {
+        *self = Self { acknowledged: from - 1, in_flight: None, errand: Some(Errand::Replay { at }), ..self.clone() };
+    }
+
+    /// Begins a catch-up to `head`. `since` is what the sink has, 0 for everything anew.
+    pub fn catch_up(&mut self, sink: &str, cause: Cause, since: u64, head: u64, at: Timestamp) {
+        let id = id::hash(&[&self.log_id, sink, &since.to_string(), &head.to_string(), &at.to_string()]);
+        self.in_flight = None;
+        self.errand = Some(Errand::CatchUp(CatchUp {
+            cause,
+            since,
+            from: since,
+            head,
+            id,
+            at,
+            announced: false,
+            after: None,
+            given: Given::default(),
+        }));
+    }
 }
 
 /// The file that holds one sink's cursor.
@@ -35,6 +158,8 @@ pub struct CursorFile {
     file: File,
     generation: u64,
     cursor: Cursor,
+    /// What the log must keep for this sink; none if nobody trims it.
+    hold: Option<Hold>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -44,34 +169,60 @@ struct Slot {
 }
 
 impl CursorFile {
-    /// Opens the cursor of `sink`; a new sink starts before the first record of the log.
-    pub fn open(directory: &Path, sink: &str, log_id: &str) -> Result<Self, OpenError> {
-        let path = directory.join(format!("{sink}.cursor"));
+    /// Opens the cursor of a sink that has one.
+    pub fn open(directory: &Path, sink: &str, log_id: &str) -> Result<Option<Self>, OpenError> {
+        let path = path_of(directory, sink);
         let failed = |source| OpenError::Directory { operation: "open", path: path.clone(), source };
-        let known = path.exists();
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-        let slots = read_slots(&file).map_err(failed)?;
-        let newest = slots.into_iter().flatten().max_by_key(|slot| slot.generation);
-        let written = file.metadata().map_err(failed)?.len() > 0;
-        let damaged = |problem: &str| OpenError::Damaged { file: path.clone(), offset: 0, problem: problem.into() };
-        let mut opened = match newest {
-            Some(Slot { generation, cursor }) => {
-                if cursor.log_id != log_id {
-                    return Err(damaged("the cursor is of another log"));
-                }
-                Self { path: path.clone(), file, generation, cursor }
-            }
-            None if known && written => return Err(damaged("neither copy of the cursor is whole")),
-            None => {
-                let cursor = Cursor { log_id: log_id.into(), acknowledged: 0, in_flight: None };
-                Self { path: path.clone(), file, generation: 0, cursor }
-            }
+        let file = match File::options().read(true).write(true).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
         };
-        if !written {
-            opened.write(opened.cursor.clone()).map_err(failed)?;
-            sync_directory(directory).map_err(failed)?;
+        let slots = read_slots(&file).map_err(failed)?;
+        if file.metadata().map_err(failed)?.len() == 0 {
+            // Made, and the process died before the first word.
+            return Ok(None);
         }
-        Ok(opened)
+        let damaged = |problem: &str| OpenError::Damaged { file: path.clone(), offset: 0, problem: problem.into() };
+        let newest = slots.into_iter().flatten().max_by_key(|slot| slot.generation);
+        let Slot { generation, cursor } = newest.ok_or_else(|| damaged("neither copy of the cursor is whole"))?;
+        if cursor.log_id != log_id {
+            return Err(damaged("the cursor is of another log"));
+        }
+        Ok(Some(Self { path, file, generation, cursor, hold: None }))
+    }
+
+    /// Makes the cursor of a new sink, which has everything up to `acknowledged`.
+    pub fn create(directory: &Path, sink: &str, log_id: &str, acknowledged: u64) -> Result<Self, OpenError> {
+        Self::make(directory, sink, Cursor::new(log_id, acknowledged))
+    }
+
+    /// Makes the cursor of a new sink, which has something to do before it follows the log.
+    pub fn create_behind(
+        directory: &Path,
+        sink: &str,
+        log_id: &str,
+        first: impl FnOnce(&mut Cursor),
+    ) -> Result<Self, OpenError> {
+        let mut cursor = Cursor::new(log_id, 0);
+        first(&mut cursor);
+        Self::make(directory, sink, cursor)
+    }
+
+    fn make(directory: &Path, sink: &str, cursor: Cursor) -> Result<Self, OpenError> {
+        let path = path_of(directory, sink);
+        let failed = |source| OpenError::Directory { operation: "write to", path: path.clone(), source };
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).map_err(failed)?;
+        let mut made = Self { path: path.clone(), file, generation: 0, cursor: cursor.clone(), hold: None };
+        made.write(cursor).map_err(failed)?;
+        sync_directory(directory).map_err(failed)?;
+        Ok(made)
+    }
+
+    /// From now on the log keeps what this sink needs.
+    pub(super) fn hold(&mut self, hold: Hold) {
+        hold.update(&self.cursor);
+        self.hold = Some(hold);
     }
 
     /// Where the sink is.
@@ -86,7 +237,15 @@ impl CursorFile {
 
     /// Moves past a batch that the sink has acknowledged.
     pub fn acknowledge(&mut self, to: u64) -> io::Result<()> {
-        self.write(Cursor { acknowledged: to, in_flight: None, ..self.cursor.clone() })
+        let reached = self.cursor.reached.max(to);
+        self.write(Cursor { acknowledged: to, reached, in_flight: None, errand: None, ..self.cursor.clone() })
+    }
+
+    /// Changes course.
+    pub fn change(&mut self, change: impl FnOnce(&mut Cursor)) -> io::Result<()> {
+        let mut cursor = self.cursor.clone();
+        change(&mut cursor);
+        self.write(cursor)
     }
 
     fn write(&mut self, cursor: Cursor) -> io::Result<()> {
@@ -102,6 +261,9 @@ impl CursorFile {
         self.file.sync_data()?;
         self.generation = slot.generation;
         self.cursor = slot.cursor;
+        if let Some(hold) = &self.hold {
+            hold.update(&self.cursor);
+        }
         Ok(())
     }
 
@@ -109,6 +271,10 @@ impl CursorFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+fn path_of(directory: &Path, sink: &str) -> PathBuf {
+    directory.join(format!("{sink}.cursor"))
 }
 
 fn read_slots(file: &File) -> io::Result<[Option<Slot>; 2]> {
@@ -153,23 +319,55 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
     use super::*;
 
+    fn again(directory: &Path) -> Result<CursorFile, OpenError> {
+        CursorFile::open(directory, "audit", "L").map(Option::unwrap)
+    }
+
     #[test]
     fn a_cursor_comes_back_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
-        let mut file = CursorFile::open(directory.path(), "audit", "L").unwrap();
+        assert!(CursorFile::open(directory.path(), "audit", "L").unwrap().is_none());
+        let mut file = CursorFile::create(directory.path(), "audit", "L", 0).unwrap();
         assert_eq!(file.cursor().acknowledged, 0);
         file.begin(1, 9).unwrap();
         file.acknowledge(9).unwrap();
         file.begin(10, 12).unwrap();
-        let again = CursorFile::open(directory.path(), "audit", "L").unwrap();
-        assert_eq!((again.cursor().acknowledged, again.cursor().in_flight), (9, Some((10, 12))));
+        let read = again(directory.path()).unwrap();
+        assert_eq!((read.cursor().acknowledged, read.cursor().in_flight), (9, Some((10, 12))));
         assert!(matches!(CursorFile::open(directory.path(), "audit", "M"), Err(OpenError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_catch_up_comes_back_with_the_longest_names_there_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut file = CursorFile::create(directory.path(), "audit", "L", 7).unwrap();
+        file.change(|cursor| cursor.catch_up("audit", Cause::Behind, 7, 99, Timestamp::UNIX_EPOCH)).unwrap();
+        assert_eq!((file.cursor().needs(), file.cursor().settled()), (100, 7), "the log behind it is kept");
+        let longest = vec![b'x'; 253 + 1 + 253 + 1 + 63 + 1 + 63 + 1 + 253 + 1 + 128];
+        file.change(|cursor| match &mut cursor.errand {
+            Some(Errand::CatchUp(catch_up)) => catch_up.after = Some(longest),
+            errand => panic!("{errand:?}"),
+        })
+        .unwrap();
+        assert_eq!(again(directory.path()).unwrap().cursor(), file.cursor());
+        file.acknowledge(99).unwrap();
+        assert_eq!((file.cursor().needs(), file.cursor().errand.clone()), (100, None));
+    }
+
+    #[test]
+    fn a_replay_goes_back_and_remembers_how_far_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut file = CursorFile::create(directory.path(), "audit", "L", 40).unwrap();
+        file.change(|cursor| cursor.replay(11, Timestamp::UNIX_EPOCH)).unwrap();
+        assert_eq!((file.cursor().needs(), file.cursor().reached), (11, 40));
+        file.acknowledge(20).unwrap();
+        assert_eq!((file.cursor().acknowledged, file.cursor().reached), (20, 40));
     }
 
     #[test]
     fn a_flipped_bit_never_yields_a_cursor_that_was_not_written() {
         let directory = tempfile::tempdir().unwrap();
-        let mut file = CursorFile::open(directory.path(), "audit", "L").unwrap();
+        let mut file = CursorFile::create(directory.path(), "audit", "L", 0).unwrap();
         file.acknowledge(7).unwrap();
         file.begin(8, 12).unwrap();
         let whole = std::fs::read(file.path()).unwrap();
@@ -177,10 +375,10 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             std::fs::write(file.path(), &bytes).unwrap();
-            let read = CursorFile::open(directory.path(), "audit", "L").unwrap();
+            let read = again(directory.path()).unwrap();
             assert!(matches!((read.cursor().acknowledged, read.cursor().in_flight), (7, None | Some((8, 12)))));
         }
         std::fs::write(file.path(), vec![0; 2 * SLOT_LEN]).unwrap();
-        assert!(matches!(CursorFile::open(directory.path(), "audit", "L"), Err(OpenError::Damaged { .. })));
+        assert!(matches!(again(directory.path()), Err(OpenError::Damaged { .. })));
     }
 }

@@ -7,12 +7,18 @@
 //! A frame holds records and the stream states they lead to, so that a position never moves without its records. The
 //! store can always be rebuilt from the log and is never ahead of it.
 
+mod attached;
+mod catch_up;
 mod commit;
 mod cursor;
 mod directory;
+mod disk;
 mod frame;
+mod keeper;
 mod known;
 mod reader;
+mod recent;
+mod retention;
 mod segment;
 mod state;
 mod store;
@@ -22,17 +28,23 @@ use std::{
     collections::HashMap,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, RwLock},
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::JoinHandle,
 };
 
+use jiff::Timestamp;
 use kubetide_sink::Stream;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+pub use catch_up::{Page, PageLimits};
 pub use commit::Entry;
-pub use cursor::{Cursor, CursorFile};
+pub use cursor::{CatchUp, Cause, Cursor, CursorFile, Errand, Given};
+pub use keeper::{Purged, Size, hours_of};
 pub use known::{Glimpse, Known};
-pub use reader::LogReader;
+pub use reader::{LogReader, ReadError};
 pub use state::{Fingerprint, Phase, Purpose, StreamState};
 pub use store::StoreError;
 pub use view::{Archive, SegmentInfo, View};
@@ -40,12 +52,16 @@ pub use view::{Archive, SegmentInfo, View};
 use crate::{
     change::{ObjectKey, Observed, compare::Detail},
     clock::Clock,
-    config,
+    config::{self, Start, WhenBehind},
     vitals::Vitals,
 };
-use commit::{Committer, Following, Message, Submission};
+use attached::Attached;
+use commit::{Committer, Following, Message, Submission, Unsynced};
 use directory::Directory;
-use segment::Writer;
+use disk::Volume;
+use keeper::Keeper;
+use recent::Recent;
+use segment::{Recovery, SEGMENT_LEN, Writer};
 use store::Store;
 
 /// What all streams together may hold in memory on the way to the log. When it is spent, they stop reading.
@@ -173,6 +189,9 @@ pub struct Changelog {
     log_id: Arc<str>,
     known: Known,
     segments: Arc<RwLock<Vec<u64>>>,
+    recent: Arc<Recent>,
+    attached: Attached,
+    ending: Arc<AtomicBool>,
     head: watch::Receiver<u64>,
     appender: Appender,
     committer: JoinHandle<Result<(), WriteError>>,
@@ -192,21 +211,31 @@ impl Changelog {
             }
             _ => store.set_cluster_uid(&setup.uid)?,
         }
-        let (writer, segments) = recover(&directory, &log_id, &store)?;
+        let (writer, segments) = recover(&directory, &log_id, &store, segment_len(&setup.keep), clock.wall())?;
 
         let mut following = HashMap::new();
         for (stream, state) in store.states()? {
             following.insert(stream.to_string(), Following::new(Arc::new(stream), state, vitals));
         }
-        let segments = Arc::new(RwLock::new(segments));
+        let attached = Attached::default();
+        let keeper =
+            Keeper::new(directory.segments(), &log_id, &setup.keep, segments, attached.clone(), store.clone())?;
+        let segments = keeper.segments();
+        let ending = Arc::new(AtomicBool::new(false));
+        let recent = Arc::new(Recent::default());
         let (head_sender, head) = watch::channel(writer.place().next_seq - 1);
         let (sender, receiver) = mpsc::channel(QUEUE_ENTRIES);
         let committer = Committer {
             log_id: log_id.clone(),
             writer,
             store: store.clone(),
-            segments: segments.clone(),
+            keeper,
+            sync: setup.keep.sync,
+            ending: ending.clone(),
+            unsynced: Unsynced::default(),
+            recent: recent.clone(),
             head: head_sender,
+            clock: clock.clone(),
             streams: following,
             vitals: vitals.clone(),
             detail: setup.detail,
@@ -226,7 +255,7 @@ impl Changelog {
         let budget = Arc::new(Semaphore::new(BUDGET_BYTES / BUDGET_UNIT));
         let appender = Appender { sender, budget, store: store.clone(), clock, vitals: vitals.clone() };
         let known = Known::new(store);
-        Ok(Self { directory, log_id, known, segments, head, appender, committer, failed })
+        Ok(Self { directory, log_id, known, segments, recent, attached, ending, head, appender, committer, failed })
     }
 
     /// The id of this log.
@@ -249,9 +278,37 @@ impl Changelog {
         self.appender.clone()
     }
 
-    /// The cursor of a sink.
-    pub fn cursor(&self, sink: &str) -> Result<CursorFile, OpenError> {
-        CursorFile::open(&self.directory.cursors(), sink, &self.log_id)
+    /// Attaches a sink: what it needs of the log is kept from now on. A new one begins where `start` says.
+    pub fn attach(&self, sink: &str, start: Start, when_behind: WhenBehind) -> Result<CursorFile, OpenError> {
+        let directory = self.directory.cursors();
+        let head = self.head();
+        let mut cursor = match CursorFile::open(&directory, sink, &self.log_id)? {
+            Some(cursor) => cursor,
+            None => match start {
+                Start::Earliest => CursorFile::create(&directory, sink, &self.log_id, self.view().oldest() - 1)?,
+                Start::Now => CursorFile::create(&directory, sink, &self.log_id, head)?,
+                // The beginning of a log is its snapshot.
+                Start::Snapshot if head == 0 => CursorFile::create(&directory, sink, &self.log_id, 0)?,
+                Start::Snapshot => {
+                    let at = self.appender.clock.wall();
+                    CursorFile::create_behind(&directory, sink, &self.log_id, |cursor| {
+                        cursor.catch_up(sink, Cause::New, 0, head, at);
+                    })?
+                }
+            },
+        };
+        cursor.hold(self.attached.hold(sink, when_behind));
+        Ok(cursor)
+    }
+
+    /// A way to have segments removed.
+    pub fn purger(&self) -> Purger {
+        Purger(self.appender.sender.downgrade())
+    }
+
+    /// From now on nobody waits for room any more: what could not be appended is given up, as if it had not been seen.
+    pub fn give_up_waiting(&self) {
+        self.ending.store(true, Ordering::Relaxed);
     }
 
     /// What may be read of it.
@@ -261,6 +318,7 @@ impl Changelog {
             segment_directory: self.directory.segments(),
             cursor_directory: self.directory.cursors(),
             segments: self.segments.clone(),
+            recent: self.recent.clone(),
             head: self.head.clone(),
             known: self.known.clone(),
         }
@@ -287,17 +345,52 @@ impl Changelog {
 }
 
 /// Finds the end of the log and applies to the store what it has missed.
-fn recover(directory: &Directory, log_id: &Arc<str>, store: &Store) -> Result<(Writer, Vec<u64>), OpenError> {
+fn recover(
+    directory: &Directory,
+    log_id: &Arc<str>,
+    store: &Store,
+    segment_len: u64,
+    now: Timestamp,
+) -> Result<(Writer, Vec<u64>), OpenError> {
     let cursors = cursor::all_in(&directory.cursors()).map_err(|source| OpenError::Directory {
         operation: "read",
         path: directory.cursors(),
         source,
     })?;
-    let passed = cursors.iter().map(|(_, cursor)| cursor.acknowledged).max().unwrap_or(0);
-    let oldest_needed = cursors.iter().map(|(_, cursor)| cursor.acknowledged + 1).min().unwrap_or(1);
+    let passed = cursors.iter().map(|(_, cursor)| cursor.reached).max().unwrap_or(0);
+    let oldest_needed = cursors.iter().map(|(_, cursor)| cursor.needs()).min().unwrap_or(1);
     let applied = store.applied()?;
     let replay = |frame, place| Ok(store.apply(&frame, &store.rows_after(&frame)?, &[], place)?);
-    segment::recover(&directory.segments(), log_id, applied, oldest_needed, passed, replay)
+    let recovery = Recovery {
+        disk: Volume::shared(),
+        directory: &directory.segments(),
+        log_id,
+        segment_len,
+        now,
+        applied,
+        oldest_needed,
+        passed,
+    };
+    recovery.run(replay)
+}
+
+/// A small log has small segments, or it could not be trimmed.
+fn segment_len(keep: &config::Log) -> u64 {
+    SEGMENT_LEN.min(keep.max_bytes.get() / 8)
+}
+
+/// The way to have segments removed. It does not keep the log open.
+#[derive(Clone)]
+pub struct Purger(mpsc::WeakSender<Message>);
+
+impl Purger {
+    /// Removes the whole segments in front of the record `before`, as far as no attached sink needs them.
+    pub async fn purge(&self, before: u64) -> Result<Purged, WriteError> {
+        let (answer, answered) = oneshot::channel();
+        let sender = self.0.upgrade().ok_or(WriteError::Closed)?;
+        sender.send(Message::Purge(before, answer)).await.map_err(|_| WriteError::Closed)?;
+        answered.await.map_err(|_| WriteError::Closed)
+    }
 }
 
 /// The way into the log.

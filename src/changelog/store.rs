@@ -3,24 +3,27 @@
 //! It is built from the log and only ever behind it: each batch says up to which place of the log it has been applied,
 //! and opening replays the frames from there. So its batches need not be synced one by one.
 
-use std::{collections::HashMap, path::Path};
+use std::{collections::HashMap, ops::Bound, path::Path};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable as _};
-use kubetide_sink::{Body, Op, Record, Stream};
+use jiff::Timestamp;
+use kubetide_sink::{Body, Id, Op, Origin, Record, Stream};
+use serde::{Deserialize, Serialize};
 
-use super::{OpenError, StreamState, frame::Frame, segment::Place};
+use super::{OpenError, StreamState, frame::Frame, segment};
 use crate::change::{Managed, ObjectKey, ResourceVersion, Row};
 
 /// Memory must not grow with the number of objects: blocks are cached up to this and no further.
 const CACHE_BYTES: u64 = 8 * 1024 * 1024;
 /// A memtable is written out at this size: a small store and a large one hold about the same in memory.
 const MEMTABLE_BYTES: u64 = 8 * 1024 * 1024;
-/// Keys without values, read once.
-const LISTED_MEMTABLE_BYTES: u64 = 1024 * 1024;
+/// For small values, read once if ever.
+const SMALL_MEMTABLE_BYTES: u64 = 1024 * 1024;
 /// Old journals are dropped when their memtables have been written out; this bounds the replay of fjall itself.
 const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 
 const APPLIED: &str = "applied";
+const BURIED: &str = "buried";
 const CLUSTER: &str = "cluster";
 const STATE: &str = "state/";
 
@@ -35,7 +38,31 @@ pub(super) struct Store {
     rows: Keyspace,
     /// stream ∥ 0 ∥ generation ∥ namespace ∥ 0 ∥ name → nothing: what the LIST under way has shown.
     listed: Keyspace,
+    /// key of the row ∥ 0 ∥ uid → [`Tombstone`].
+    tombstones: Keyspace,
+    /// seq → key of the tombstone that was laid there, so that those that nobody needs are found.
+    graves: Keyspace,
     meta: Keyspace,
+}
+
+/// What is kept of an object that is gone, until every attached sink knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Tombstone {
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+    pub(super) previous_resource_version: Option<String>,
+    pub(super) generation: Option<i64>,
+    pub(super) origin: Origin,
+    pub(super) id: Id,
+    pub(super) seq: u64,
+    #[serde(with = "jiff::fmt::serde::timestamp::microsecond::required")]
+    pub(super) observed_at: Timestamp,
+}
+
+/// One step of a walk over everything that is known.
+pub(super) enum Step {
+    Row(Row),
+    Tombstone(Tombstone),
 }
 
 impl Store {
@@ -51,16 +78,18 @@ impl Store {
             // Objects apart from keys: the comparison with a LIST walks the keys alone.
             let rows =
                 database.keyspace("rows", || options().with_kv_separation(Some(KvSeparationOptions::default())))?;
-            let listed = database.keyspace("listed", || options().max_memtable_size(LISTED_MEMTABLE_BYTES))?;
+            let listed = database.keyspace("listed", || options().max_memtable_size(SMALL_MEMTABLE_BYTES))?;
+            let tombstones = database.keyspace("tombstones", || options().max_memtable_size(SMALL_MEMTABLE_BYTES))?;
+            let graves = database.keyspace("graves", || options().max_memtable_size(SMALL_MEMTABLE_BYTES))?;
             let meta = database.keyspace("meta", options)?;
             listed.clear()?;
-            Ok(Self { database, rows, listed, meta })
+            Ok(Self { database, rows, listed, tombstones, graves, meta })
         };
         opened().map_err(|source| OpenError::Store { path: path.into(), source })
     }
 
     /// Up to where the log has been applied; none for an empty store.
-    pub(super) fn applied(&self) -> Result<Option<Place>, StoreError> {
+    pub(super) fn applied(&self) -> Result<Option<segment::Place>, StoreError> {
         self.meta.get(APPLIED)?.map(|value| Ok(postcard::from_bytes(&value)?)).transpose()
     }
 
@@ -106,7 +135,13 @@ impl Store {
         };
         for (record, managed) in frame.records.iter().zip(&frame.managed) {
             note(&mut rows, record.seq)?;
-            rows.extend(row_change(record, managed));
+            let Body::Change(change) = &record.body else { continue };
+            let key = ObjectKey { namespace: change.namespace.clone(), name: change.name.clone() };
+            let before = match rows.get(&row_key(&record.stream, &key)) {
+                Some(row) => row.clone(),
+                None => self.row(&record.stream, &key)?,
+            };
+            rows.extend(row_change(record, managed, before.as_ref()));
         }
         note(&mut rows, u64::MAX)?;
         Ok(rows)
@@ -114,12 +149,24 @@ impl Store {
 
     /// Applies a frame that is in the log up to `place`, with the rows as it leaves them, and notes what the LIST under way
     /// has shown.
-    pub(super) fn apply(&self, frame: &Frame, rows: &Rows, listed: &[Listed], place: Place) -> Result<(), StoreError> {
+    pub(super) fn apply(
+        &self,
+        frame: &Frame,
+        rows: &Rows,
+        listed: &[Listed],
+        place: segment::Place,
+    ) -> Result<(), StoreError> {
         let mut batch = self.database.batch();
         for (key, row) in rows {
             match row {
                 Some(row) => batch.insert(&self.rows, key.as_slice(), postcard::to_stdvec(row)?),
                 None => batch.remove(&self.rows, key.as_slice()),
+            }
+        }
+        for record in &frame.records {
+            if let Some((key, tombstone)) = tombstone(record) {
+                batch.insert(&self.tombstones, key.as_slice(), postcard::to_stdvec(&tombstone)?);
+                batch.insert(&self.graves, record.seq.to_be_bytes(), key);
             }
         }
         for (stream, state) in &frame.states {
@@ -175,6 +222,76 @@ impl Store {
             batch.insert(&self.listed, listed_key(stream, generation, key), "");
         }
         Ok(batch.commit()?)
+    }
+
+    /// Removes the tombstones up to `seq`, at most `limit` of them. Whether there are more.
+    pub(super) fn bury(&self, seq: u64, limit: usize) -> Result<bool, StoreError> {
+        if self.buried()? >= seq {
+            return Ok(false);
+        }
+        let mut batch = self.database.batch();
+        let mut graves = self.graves.range(..=seq.to_be_bytes());
+        let mut up_to = seq;
+        let mut more = false;
+        for (count, grave) in graves.by_ref().enumerate() {
+            let (at, key) = grave.into_inner()?;
+            let at_seq = u64::from_be_bytes(at.as_ref().try_into().map_err(|_| StoreError::Key)?);
+            if count == limit {
+                (up_to, more) = (at_seq - 1, true);
+                break;
+            }
+            // The object may have come back and gone again: that tombstone is younger.
+            let laid = self.tombstones.get(&key)?.map(|value| postcard::from_bytes::<Tombstone>(&value)).transpose()?;
+            if laid.is_some_and(|laid| laid.seq == at_seq) {
+                batch.remove(&self.tombstones, key);
+            }
+            batch.remove(&self.graves, at);
+        }
+        batch.insert(&self.meta, BURIED, postcard::to_stdvec(&up_to)?);
+        batch.commit()?;
+        Ok(more)
+    }
+
+    /// Up to where tombstones are gone: a sink that has not read up to there cannot be told what was deleted.
+    pub(super) fn buried(&self) -> Result<u64, StoreError> {
+        Ok(self.meta.get(BURIED)?.map(|value| postcard::from_bytes(&value)).transpose()?.unwrap_or(0))
+    }
+
+    /// Everything that is known behind `after`, in the order of keys: the tombstones of a name before its row. With each step
+    /// comes the place to go on behind.
+    pub(super) fn walk(&self, after: Option<&[u8]>) -> impl Iterator<Item = Result<(Place, Step), StoreError>> {
+        let behind = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let row_from = after.map_or(Bound::Unbounded, |after| Bound::Included(row_part(after)));
+        // One view of both, while the writer goes on.
+        let snapshot = self.database.snapshot();
+        let done = after.map(<[u8]>::to_vec);
+        let mut tombstones = snapshot
+            .range::<&[u8], _>(&self.tombstones, (behind, Bound::Unbounded))
+            .map(|entry| entry.into_inner())
+            .peekable();
+        let mut rows = snapshot
+            .range::<&[u8], _>(&self.rows, (row_from, Bound::Unbounded))
+            .map(|entry| entry.into_inner().map(|(key, value)| (place_of_row(&key), value)))
+            .skip_while(move |entry| matches!((entry, &done), (Ok((place, _)), Some(done)) if place <= done))
+            .peekable();
+        std::iter::from_fn(move || {
+            let tombstone_first = match (tombstones.peek(), rows.peek()) {
+                (Some(Ok((tombstone, _))), Some(Ok((row, _)))) => tombstone.as_ref() < row.as_slice(),
+                (Some(_), _) => true,
+                (None, _) => false,
+            };
+            let step = if tombstone_first {
+                tombstones
+                    .next()?
+                    .map_err(StoreError::from)
+                    .and_then(|(key, value)| Ok((key.to_vec(), Step::Tombstone(postcard::from_bytes(&value)?))))
+            } else {
+                rows.next()?
+                    .map_err(StoreError::from)
+                    .and_then(|(place, value)| Ok((place, Step::Row(postcard::from_bytes(&value)?))))
+            };
+            Some(step)
+        })
     }
 
     /// How many objects of the stream are known.
@@ -250,7 +367,7 @@ fn listed_key(stream: &Stream, generation: u64, key: &ObjectKey) -> Vec<u8> {
 }
 
 /// What a record does to the row of its object: the same when it is appended and when it is replayed.
-pub(super) fn row_change(record: &Record, managed: &Managed) -> Option<(Vec<u8>, Option<Row>)> {
+pub(super) fn row_change(record: &Record, managed: &Managed, before: Option<&Row>) -> Option<(Vec<u8>, Option<Row>)> {
     let Body::Change(change) = &record.body else { return None };
     let mut key = stream_prefix(&record.stream);
     push_key(&mut key, &ObjectKey { namespace: change.namespace.clone(), name: change.name.clone() });
@@ -261,12 +378,57 @@ pub(super) fn row_change(record: &Record, managed: &Managed) -> Option<(Vec<u8>,
         logged: version,
         id: record.id,
         seq: record.seq,
+        since: before.filter(|before| before.uid == change.uid).map_or(record.seq, |before| before.since),
         observed_at: record.observed_at,
         generation: change.generation,
         managed: managed.clone(),
         object: change.object.clone(),
     });
     Some((key, row))
+}
+
+/// What a record leaves of an object that is gone.
+fn tombstone(record: &Record) -> Option<(Vec<u8>, Tombstone)> {
+    let Body::Change(change) = &record.body else { return None };
+    if change.op != Op::Delete {
+        return None;
+    }
+    let mut key = stream_prefix(&record.stream);
+    push_key(&mut key, &ObjectKey { namespace: change.namespace.clone(), name: change.name.clone() });
+    key.push(0);
+    key.extend_from_slice(change.uid.as_bytes());
+    let tombstone = Tombstone {
+        uid: change.uid.clone(),
+        resource_version: change.resource_version.clone(),
+        previous_resource_version: change.previous_resource_version.clone(),
+        generation: change.generation,
+        origin: change.origin,
+        id: record.id,
+        seq: record.seq,
+        observed_at: record.observed_at,
+    };
+    Some((key, tombstone))
+}
+
+/// A place in a walk: the key of a tombstone, or that of a row with an end that stands behind every uid.
+pub(super) type Place = Vec<u8>;
+
+fn place_of_row(key: &[u8]) -> Place {
+    [key, &[0, 0xff]].concat()
+}
+
+/// The key of the row that a place belongs to.
+fn row_part(place: &[u8]) -> &[u8] {
+    // A uid holds no zero byte.
+    place.iter().rposition(|byte| *byte == 0).map_or(place, |at| &place[..at])
+}
+
+/// The stream's name and the object's key that a place belongs to.
+pub(super) fn read_place(place: &[u8]) -> Result<(&str, ObjectKey), StoreError> {
+    let key = row_part(place);
+    let at = key.iter().position(|byte| *byte == 0).ok_or(StoreError::Key)?;
+    let stream = std::str::from_utf8(&key[..at]).map_err(|_| StoreError::Key)?;
+    Ok((stream, object_key(&key[at + 1..])?))
 }
 
 pub(super) fn row_key(stream: &Stream, key: &ObjectKey) -> Vec<u8> {

@@ -103,6 +103,11 @@ impl Batcher {
         if self.records.is_empty() { self.next - self.from } else { 0 }
     }
 
+    /// Whether the batch covers anything, to be sent or not.
+    pub fn covers_any(&self) -> bool {
+        self.next > self.from
+    }
+
     /// Takes the batch as it is and begins the next one.
     pub fn take(&mut self) -> Batch {
         let batch = Batch { from: self.from, to: self.next - 1, records: std::mem::take(&mut self.records) };

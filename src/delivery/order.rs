@@ -1,6 +1,9 @@
 //! What an operator may ask of a sink's loop while it runs.
 
+use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
+
+use crate::changelog::{Cause, Cursor, Errand};
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +15,30 @@ pub enum Order {
     },
     /// Deliver every object that is known, as to a new sink.
     Resnapshot,
+}
+
+impl Order {
+    /// Notes in the cursor what is asked of the sink, or says why it cannot be done. The log has the records
+    /// `oldest..=head`.
+    pub fn note(self, sink: &str, cursor: &mut Cursor, oldest: u64, head: u64, at: Timestamp) -> Result<(), String> {
+        match self {
+            Self::Resnapshot => cursor.catch_up(sink, Cause::Asked, 0, head, at),
+            Self::Replay { from } => {
+                if let Some(Errand::CatchUp(_)) = cursor.errand {
+                    return Err(format!("sink {sink} is catching up; replay when it follows the log again"));
+                }
+                let next = cursor.acknowledged + 1;
+                if from < oldest {
+                    return Err(format!("seq {from} is no longer in the log, which begins with {oldest}"));
+                }
+                if from > next {
+                    return Err(format!("sink {sink} has not been at seq {from} yet: its next record is {next}"));
+                }
+                cursor.replay(from, at);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An order, and where its answer goes: done and durable, or why not.

@@ -121,6 +121,19 @@ fn observe(meter: &Meter, board: &Arc<Board>) {
     gauge("kubetide.budget", "By", "Bytes read but not logged yet, of all streams", |board, seen| {
         seen.observe(board.budget() as f64, &[]);
     });
+    gauge("kubetide.log.size", "By", "Bytes of the change log", |board, seen| {
+        if let Some(size) = lock(&board.whole).log {
+            seen.observe(size.bytes as f64, &[]);
+        }
+    });
+    gauge("kubetide.log.hours", "", "For how long log.max_bytes lasts at the present rate", |board, seen| {
+        if let Some(hours) = lock(&board.whole).log.and_then(|size| size.hours) {
+            seen.observe(hours, &[]);
+        }
+    });
+    gauge("kubetide.log.blocked", "", "1 while appending to the change log is blocked", |board, seen| {
+        seen.observe(f64::from(u8::from(lock(&board.whole).blocked.is_some())), &[]);
+    });
     gauge("kubetide.build_info", "", "1, with the version as label", |_, seen| {
         seen.observe(1.0, &[KeyValue::new("version", env!("CARGO_PKG_VERSION"))]);
     });

@@ -24,6 +24,7 @@ use std::{
 
 use tokio::time::Instant;
 
+use crate::changelog::Size;
 use metrics::{Exporter, Instruments};
 
 pub use changes::StreamChanges;
@@ -62,7 +63,8 @@ struct Whole {
     known: bool,
     discovery_failing: Option<(Instant, String)>,
     unresolved: Vec<String>,
-    blocked: Option<Instant>,
+    blocked: Option<(Instant, String)>,
+    log: Option<Size>,
     heartbeat: Option<Instant>,
 }
 
@@ -123,10 +125,22 @@ impl Vitals {
         whole.unresolved = words.to_vec();
     }
 
-    /// Whether appending to the log is blocked.
-    pub fn blocked(&self, blocked: bool) {
+    /// Appending to the log is blocked, and why. Whether that is news.
+    pub fn block(&self, obstacle: &str) -> bool {
         let mut whole = self.whole();
-        whole.blocked = blocked.then(|| whole.blocked.unwrap_or_else(Instant::now));
+        let since = whole.blocked.take().map(|(since, _)| since);
+        whole.blocked = Some((since.unwrap_or_else(Instant::now), words::short(obstacle)));
+        since.is_none()
+    }
+
+    /// Appending goes on. Whether that is news.
+    pub fn unblock(&self) -> bool {
+        self.whole().blocked.take().is_some()
+    }
+
+    /// How the log stands.
+    pub fn log_size(&self, size: Size) {
+        self.whole().log = Some(size);
     }
 
     /// The committer had a turn.
@@ -177,12 +191,12 @@ impl Board {
 
 impl Whole {
     fn check_log(&self) -> Check {
-        match self.blocked {
+        match &self.blocked {
             None => Check::ok("log"),
-            Some(since) => {
+            Some((since, obstacle)) => {
                 let since = words::time(since.elapsed());
                 let todo = "make room on the volume, raise log.max_bytes, or bring back the sink that is behind";
-                Check::failed("log", format!("appending is blocked for {since}; {todo}"))
+                Check::failed("log", format!("appending is blocked for {since}: {obstacle}; {todo}"))
             }
         }
     }

@@ -48,12 +48,14 @@ impl SinkVitals {
         Self { shared, condition, sink: KeyValue::new("sink", Arc::<str>::from(name)) }
     }
 
-    /// A batch was acknowledged, this long after its oldest record was observed.
-    pub fn delivered(&self, records: u64, bytes: u64, lag: Duration) {
+    /// A batch was acknowledged, this long after its oldest record was observed, if that says anything.
+    pub fn delivered(&self, records: u64, bytes: u64, lag: Option<Duration>) {
         let (instruments, labels) = (&self.shared.instruments, slice::from_ref(&self.sink));
         instruments.sink_records.add(records, labels);
         instruments.sink_bytes.add(bytes, labels);
-        instruments.sink_lag.record(lag.as_secs_f64(), labels);
+        if let Some(lag) = lag {
+            instruments.sink_lag.record(lag.as_secs_f64(), labels);
+        }
         lock(&self.condition).failing = None;
     }
 

@@ -290,7 +290,7 @@ async fn a_sink_is_red_when_it_has_failed_for_a_minute_without_a_success() {
     assert_degraded(&vitals, "sink/audit", "connection refused (for 59 s); nothing is lost, it is tried again");
     advance(seconds(1)).await;
     assert_red(&vitals, "sink/audit", "connection refused (for 60 s); nothing is lost, it is tried again");
-    sink.delivered(1, 100, seconds(61));
+    sink.delivered(1, 100, Some(seconds(61)));
     assert_ok(&vitals, "sink/audit");
     sink.failed("connection refused");
     advance(seconds(59)).await;
@@ -300,13 +300,13 @@ async fn a_sink_is_red_when_it_has_failed_for_a_minute_without_a_success() {
 #[tokio::test(start_paused = true)]
 async fn a_blocked_log_is_red_from_when_it_was_blocked_first() {
     let (vitals, _pods) = synced();
-    vitals.blocked(true);
+    assert!(vitals.block("sink audit is behind"));
     advance(seconds(180)).await;
-    vitals.blocked(true);
+    assert!(!vitals.block("sink audit is behind"), "it is no news");
     assert_eq!(check(&vitals, "log").0, CheckState::Failed);
-    assert!(check(&vitals, "log").1.starts_with("appending is blocked for 3 min; make room"));
+    assert!(check(&vitals, "log").1.starts_with("appending is blocked for 3 min: sink audit is behind; make room"));
     assert!(!vitals.readiness().ready);
-    vitals.blocked(false);
+    assert!(vitals.unblock());
     assert_ok(&vitals, "log");
 }
 
@@ -400,7 +400,7 @@ async fn metrics_say_what_happened() {
     pods.stalled();
     pods.watch_ended("stalled");
     let audit = vitals.sink("audit");
-    audit.delivered(10, 2_000, Duration::from_millis(300));
+    audit.delivered(10, 2_000, Some(Duration::from_millis(300)));
     audit.failed("no");
     vitals.budget(4_096);
     assert_series(

@@ -1,0 +1,66 @@
+//! The sinks that are attached, and what the log must keep for each of them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::Cursor;
+use crate::config::WhenBehind;
+
+/// The attached sinks. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Attached(Arc<Mutex<HashMap<String, Need>>>);
+
+/// What one sink needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Need {
+    /// The first record that it will still read.
+    pub(super) from: u64,
+    /// Up to where it knows of every delete.
+    pub(super) settled: u64,
+    /// What happens if the log grows too large before it has read on.
+    pub(super) when_behind: WhenBehind,
+}
+
+/// One sink's entry, kept up to date by its cursor; gone when that is dropped.
+#[derive(Debug)]
+pub(super) struct Hold {
+    attached: Attached,
+    sink: String,
+    when_behind: WhenBehind,
+}
+
+impl Attached {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Need>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An entry for this sink.
+    pub(super) fn hold(&self, sink: &str, when_behind: WhenBehind) -> Hold {
+        Hold { attached: self.clone(), sink: sink.into(), when_behind }
+    }
+
+    /// What each sink needs.
+    pub(super) fn needs(&self) -> Vec<(String, Need)> {
+        self.lock().iter().map(|(sink, need)| (sink.clone(), *need)).collect()
+    }
+
+    /// Up to where every sink knows of every delete; none if there are no sinks.
+    pub(super) fn settled(&self) -> Option<u64> {
+        self.lock().values().map(|need| need.settled).min()
+    }
+}
+
+impl Hold {
+    pub(super) fn update(&self, cursor: &Cursor) {
+        let need = Need { from: cursor.needs(), settled: cursor.settled(), when_behind: self.when_behind };
+        self.attached.lock().insert(self.sink.clone(), need);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.attached.lock().remove(&self.sink);
+    }
+}
