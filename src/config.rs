@@ -180,6 +180,9 @@ pub struct Log {
     pub max_bytes: NonZeroU64,
 }
 
+/// Below this a single group of records would not fit in.
+const SMALLEST_LOG: u64 = 1024 * 1024;
+
 /// `log.sync`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sync {
@@ -474,6 +477,10 @@ impl Config {
                 "watch.timeout_min_secs",
                 format!("found {min}, which is more than watch.timeout_max_secs ({max})"),
             );
+        }
+        if self.log.max_bytes.get() < SMALLEST_LOG {
+            let problem = format!("found {}, allowed: {SMALLEST_LOG} (1 MiB) and more", self.log.max_bytes);
+            return refuse("log.max_bytes", problem);
         }
         self.telemetry.validate()?;
         self.validate_streams()?;

@@ -23,7 +23,8 @@ pub(super) struct Need {
     pub(super) when_behind: WhenBehind,
 }
 
-/// One sink's entry, kept up to date by its cursor; gone when that is dropped.
+/// One sink's entry, kept up to date by its cursor. It stays until the process ends: a sink whose loop has ended is not one
+/// that nobody wants any more.
 #[derive(Debug)]
 pub(super) struct Hold {
     attached: Attached,
@@ -56,11 +57,5 @@ impl Hold {
     pub(super) fn update(&self, cursor: &Cursor) {
         let need = Need { from: cursor.needs(), settled: cursor.settled(), when_behind: self.when_behind };
         self.attached.lock().insert(self.sink.clone(), need);
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.attached.lock().remove(&self.sink);
     }
 }

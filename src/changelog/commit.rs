@@ -457,6 +457,7 @@ impl Committer {
     }
 
     /// Puts changes into the group, and counts them: for the record at the end of a LIST, and for the metrics.
+    #[allow(clippy::too_many_arguments, reason = "the committer's own step")]
     fn push_changes(
         &mut self,
         group: &mut Group,

@@ -410,7 +410,10 @@ impl Appender {
         let units = weight.div_ceil(BUDGET_UNIT).min(BUDGET_BYTES / BUDGET_UNIT) as u32;
         let permit = self.budget.clone().acquire_many_owned(units).await.map_err(|_| WriteError::Closed)?;
         self.vitals.budget(BUDGET_BYTES - self.budget.available_permits() * BUDGET_UNIT);
-        let submission = Submission { stream: stream.clone(), at: self.clock.wall(), entry, weight, _permit: permit };
+        // As fine as it is stored: whoever reads it from memory sees the same as who reads it from the disk.
+        let at = self.clock.wall();
+        let at = Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at);
+        let submission = Submission { stream: stream.clone(), at, entry, weight, _permit: permit };
         self.sender.send(Message::Submission(Box::new(submission))).await.map_err(|_| WriteError::Closed)
     }
 
