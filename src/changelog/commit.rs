@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use super::{
     Fingerprint, Phase, Purpose, StreamState, WriteError,
     frame::{Frame, Seen},
+    recent::Recent,
     segment::Writer,
     state::breaks_lineage,
     store::{Listed, Rows, Store, row_change, row_key},
@@ -26,6 +27,7 @@ use crate::{
         compare::{self, By, Detail, Draft, Meaning, View},
         id,
     },
+    clock::Clock,
     vitals::{StreamChanges, Vitals},
 };
 
@@ -92,7 +94,9 @@ pub(super) struct Committer {
     pub(super) writer: Writer,
     pub(super) store: Store,
     pub(super) segments: Arc<RwLock<Vec<u64>>>,
+    pub(super) recent: Arc<Recent>,
     pub(super) head: watch::Sender<u64>,
+    pub(super) clock: Clock,
     /// By name: a stream may come back with another version.
     pub(super) streams: HashMap<String, Following>,
     pub(super) vitals: Vitals,
@@ -197,7 +201,7 @@ impl Committer {
                 bookmarks_due = Instant::now() + BOOKMARK_INTERVAL;
                 self.add_states(&mut group);
             }
-            self.commit(&group)?;
+            self.commit(group)?;
             for barrier in barriers {
                 // Whoever asked may have gone away meanwhile.
                 let _ = barrier.send(());
@@ -205,7 +209,7 @@ impl Committer {
         }
         let mut last = self.new_group();
         self.add_states(&mut last);
-        self.commit(&last)?;
+        self.commit(last)?;
         self.store.sync().map_err(WriteError::Store)
     }
 
@@ -422,7 +426,7 @@ impl Committer {
     }
 
     /// Frame synced, then store, then visible.
-    fn commit(&mut self, group: &Group) -> Result<(), WriteError> {
+    fn commit(&mut self, group: Group) -> Result<(), WriteError> {
         if group.frame.is_empty() {
             // Objects that a LIST showed unchanged: nothing for the log, but the comparison at its end needs to know.
             if !group.listed.is_empty() {
@@ -435,20 +439,21 @@ impl Committer {
         if self.writer.is_full() {
             self.open_segment()?;
         }
-        let place = self.writer.append(&group.frame).map_err(WriteError::Append)?;
+        let place = self.writer.append(&group.frame)?;
         self.store.apply(&group.frame, &group.rows, &group.listed, place).map_err(WriteError::Store)?;
+        self.recent.push(group.frame.records);
         self.head.send_replace(place.next_seq - 1);
         Ok(())
     }
 
     /// A segment opens with the states of all streams.
     fn open_segment(&mut self) -> Result<(), WriteError> {
-        let first_seq = self.writer.roll().map_err(WriteError::Append)?;
+        let first_seq = self.writer.place().next_seq;
         let followed = self.streams.values();
         let states = followed.map(|following| (following.stream.clone(), following.state.clone())).collect();
         let frame = Frame { first_seq, states, ..Frame::default() };
-        let place = self.writer.append(&frame).map_err(WriteError::Append)?;
-        self.store.apply(&frame, &Rows::new(), &[], place).map_err(WriteError::Store)?;
+        self.writer.roll(&frame, self.clock.wall())?;
+        self.store.apply(&frame, &Rows::new(), &[], self.writer.place()).map_err(WriteError::Store)?;
         // Readers look for the next segment only when there is something in it to read.
         self.segments.write().unwrap_or_else(std::sync::PoisonError::into_inner).push(first_seq);
         Ok(())

@@ -1,29 +1,32 @@
 //! A frame: the one atomic write of the log. Records, and the stream states that they lead to.
 //!
-//! On disk: a header of 28 bytes (magic with the format, lengths, first seq, count, crc32c), then zstd. The checksum
-//! covers the header too, so that no single wrong bit goes unseen.
+//! On disk: a header of 40 bytes, then zstd. The header has a checksum of its own, and in it the payload's: no length is
+//! believed before its checksum holds, and no single wrong bit goes unseen.
 
-use std::{borrow::Cow, io, sync::Arc};
+mod payload;
+
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
-use jiff::Timestamp;
-use kubetide_sink::{Actor, Body, Change, Control, Difference, Id, Op, Origin, Record, Stream};
-use serde::{Deserialize, Serialize};
+use kubetide_sink::{Record, Stream};
 
 use super::StreamState;
 use crate::change::{Managed, ObjectKey, ResourceVersion, Row};
+use payload::Payload;
 
-/// `KTF` and the format of what follows.
-const MAGIC: [u8; 4] = *b"KTF\x03";
+/// `KTF` and the format of what follows. JSON has no such byte as the last one: no object can hold what looks like a frame.
+pub(super) const MAGIC: [u8; 4] = *b"KTF\x04";
 /// The bytes in front of a frame's payload.
-pub(super) const HEADER_LEN: usize = 28;
+pub(super) const HEADER_LEN: usize = 40;
 /// A group is cut at 1 MiB and a single object at 16 MiB: more than this is not a length but damage.
 const MAX_LEN: u32 = 64 * 1024 * 1024;
 /// zstd's fastest ordinary level: objects repeat so much that higher ones gain little and cost the writer.
 const LEVEL: i32 = 1;
+/// Buffers that one large frame has made larger than this are given back: the usual group has 1 MiB.
+const KEPT_BYTES: usize = 8 * 1024 * 1024;
 
 /// What one frame holds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Frame {
     /// The seq of the first record, or of the next one if there are none.
     pub(super) first_seq: u64,
@@ -38,7 +41,7 @@ pub(super) struct Frame {
 }
 
 /// A version of an object that is not a change.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     /// The record that comes next in the log: between which two it was seen.
     pub(super) before: u64,
@@ -63,48 +66,63 @@ impl Seen {
 }
 
 /// A frame's header.
-#[derive(Clone, Copy, Debug)]
+///
+/// magic ∥ payload_len ∥ raw_len ∥ count ∥ first_seq ∥ synced ∥ crc32c of the payload ∥ crc32c of all that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) payload_len: u32,
     raw_len: u32,
-    pub(super) first_seq: u64,
     pub(super) count: u32,
-    crc: u32,
+    pub(super) first_seq: u64,
+    /// Up to where the segment was durable when this was written: what is broken in front of that is damage, not a torn write.
+    pub(super) synced: u64,
+    payload_crc: u32,
 }
 
 impl Header {
-    /// Reads a header, or nothing if these bytes cannot be one.
+    /// Reads a header, or nothing if these bytes are not one.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let (magic, rest) = bytes.split_first_chunk::<4>()?;
+        let bytes = bytes.first_chunk::<HEADER_LEN>()?;
+        let (checked, crc) = bytes.split_last_chunk::<4>()?;
+        let (magic, rest) = checked.split_first_chunk::<4>()?;
+        if *magic != MAGIC || crc32c::crc32c(checked) != u32::from_le_bytes(*crc) {
+            return None;
+        }
         let (payload_len, rest) = rest.split_first_chunk::<4>()?;
         let (raw_len, rest) = rest.split_first_chunk::<4>()?;
-        let (first_seq, rest) = rest.split_first_chunk::<8>()?;
         let (count, rest) = rest.split_first_chunk::<4>()?;
-        let (crc, _) = rest.split_first_chunk::<4>()?;
+        let (first_seq, rest) = rest.split_first_chunk::<8>()?;
+        let (synced, rest) = rest.split_first_chunk::<8>()?;
+        let (payload_crc, _) = rest.split_first_chunk::<4>()?;
         let header = Self {
             payload_len: u32::from_le_bytes(*payload_len),
             raw_len: u32::from_le_bytes(*raw_len),
-            first_seq: u64::from_le_bytes(*first_seq),
             count: u32::from_le_bytes(*count),
-            crc: u32::from_le_bytes(*crc),
+            first_seq: u64::from_le_bytes(*first_seq),
+            synced: u64::from_le_bytes(*synced),
+            payload_crc: u32::from_le_bytes(*payload_crc),
         };
-        (*magic == MAGIC && header.payload_len <= MAX_LEN && header.raw_len <= MAX_LEN).then_some(header)
+        header.first_seq.checked_add(header.count.into())?;
+        (header.payload_len <= MAX_LEN && header.raw_len <= MAX_LEN).then_some(header)
     }
 
-    fn bytes_before_crc(&self) -> [u8; HEADER_LEN - 4] {
-        let mut bytes = [0; HEADER_LEN - 4];
+    fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4..8].copy_from_slice(&self.payload_len.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.raw_len.to_le_bytes());
-        bytes[12..20].copy_from_slice(&self.first_seq.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.count.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.count.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.first_seq.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.synced.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.payload_crc.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..36]);
+        bytes[36..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
     /// Whether the payload is the one that was written with this header.
     pub(super) fn matches(&self, payload: &[u8]) -> bool {
-        let crc = crc32c::crc32c(&self.bytes_before_crc());
-        payload.len() == self.payload_len as usize && crc32c::crc32c_append(crc, payload) == self.crc
+        payload.len() == self.payload_len as usize && crc32c::crc32c(payload) == self.payload_crc
     }
 
     /// The seq behind the frame's last record.
@@ -118,33 +136,67 @@ impl Header {
     }
 }
 
-/// Writes frames; keeps the compressor and its buffers from one to the next.
+/// Writes frames; keeps the compressor and the buffers from one to the next.
 pub(super) struct Encoder {
     compressor: zstd::bulk::Compressor<'static>,
+    raw: Vec<u8>,
+    /// As long as the longest frame so far, so that it is cleared once and not for every frame.
+    out: Vec<u8>,
 }
 
 impl Encoder {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { compressor: zstd::bulk::Compressor::new(LEVEL)? })
+        Ok(Self { compressor: zstd::bulk::Compressor::new(LEVEL)?, raw: Vec::new(), out: Vec::new() })
     }
 
-    /// The frame as it goes to the file.
-    pub(super) fn encode(&mut self, frame: &Frame) -> io::Result<Vec<u8>> {
-        let raw = postcard::to_stdvec(&Payload::of(frame)).map_err(io::Error::other)?;
-        let payload = self.compressor.compress(&raw)?;
-        let mut header = Header {
-            payload_len: length(payload.len())?,
-            raw_len: length(raw.len())?,
-            first_seq: frame.first_seq,
+    /// The frame as it goes to the file, which is durable up to `synced`.
+    pub(super) fn encode(&mut self, frame: &Frame, synced: u64) -> io::Result<&[u8]> {
+        self.raw.clear();
+        self.raw.shrink_to(KEPT_BYTES);
+        let storage = Reused(std::mem::take(&mut self.raw));
+        self.raw = postcard::serialize_with_flavor(&Payload::of(frame), storage).map_err(io::Error::other)?;
+        let raw_len = length(self.raw.len())?;
+        let bound = HEADER_LEN + zstd::zstd_safe::compress_bound(self.raw.len());
+        if bound <= KEPT_BYTES {
+            self.out.truncate(KEPT_BYTES);
+            self.out.shrink_to(KEPT_BYTES);
+        }
+        if self.out.len() < bound {
+            self.out.resize(bound, 0);
+        }
+        let (front, back) = self.out.split_at_mut(HEADER_LEN);
+        let payload_len = self.compressor.compress_to_buffer(&self.raw, back)?;
+        let header = Header {
+            payload_len: length(payload_len)?,
+            raw_len,
             count: length(frame.records.len())?,
-            crc: 0,
+            first_seq: frame.first_seq,
+            synced,
+            payload_crc: crc32c::crc32c(&back[..payload_len]),
         };
-        header.crc = crc32c::crc32c_append(crc32c::crc32c(&header.bytes_before_crc()), &payload);
-        let mut out = Vec::with_capacity(HEADER_LEN + payload.len());
-        out.extend_from_slice(&header.bytes_before_crc());
-        out.extend_from_slice(&header.crc.to_le_bytes());
-        out.extend_from_slice(&payload);
-        Ok(out)
+        front.copy_from_slice(&header.to_bytes());
+        Ok(&self.out[..HEADER_LEN + payload_len])
+    }
+}
+
+/// Lets postcard write into a buffer that was used before.
+struct Reused(Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Reused {
+    type Output = Vec<u8>;
+
+    fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn try_push(&mut self, data: u8) -> postcard::Result<()> {
+        self.0.push(data);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
     }
 }
 
@@ -155,179 +207,9 @@ fn length(len: usize) -> io::Result<u32> {
 /// Reads back a payload whose checksum holds. Objects are slices of one buffer, not copies.
 pub(super) fn decode(log_id: &Arc<str>, header: &Header, payload: &[u8]) -> io::Result<Frame> {
     let raw = Bytes::from(zstd::bulk::decompress(payload, header.raw_len as usize)?);
+    if raw.len() != header.raw_len as usize {
+        return Err(io::Error::other(format!("{} bytes instead of {}", raw.len(), header.raw_len)));
+    }
     let decoded: Payload<'_> = postcard::from_bytes(&raw).map_err(io::Error::other)?;
-    let streams: Vec<Arc<Stream>> = decoded.streams.into_iter().map(Arc::new).collect();
-    let stream = |index: u32| streams.get(index as usize).cloned().ok_or_else(|| io::Error::other("no such stream"));
-    let mut frame = Frame { first_seq: header.first_seq, ..Frame::default() };
-    for (stored, seq) in decoded.records.into_iter().zip(header.first_seq..) {
-        frame.records.push(Record {
-            id: stored.id,
-            log_id: log_id.clone(),
-            seq,
-            stream: stream(stored.stream)?,
-            observed_at: Timestamp::from_microsecond(stored.observed_at).map_err(io::Error::other)?,
-            body: stored.body.into_body(&raw),
-        });
-        frame.managed.push(stored.managed);
-    }
-    for stored in decoded.seen {
-        frame.seen.push(Seen {
-            before: header.first_seq + u64::from(stored.before),
-            stream: stream(stored.stream)?,
-            key: ObjectKey { namespace: stored.namespace.into(), name: stored.name.into() },
-            version: ResourceVersion::new(stored.version),
-            managed: stored.managed,
-        });
-    }
-    for (index, state) in decoded.states {
-        frame.states.push((stream(index)?, state));
-    }
-    Ok(frame)
-}
-
-/// What a frame's payload decompresses to. Streams are named once and referred to by index.
-#[derive(Serialize, Deserialize)]
-struct Payload<'a> {
-    streams: Vec<Stream>,
-    #[serde(borrow)]
-    records: Vec<Stored<'a>>,
-    #[serde(borrow)]
-    seen: Vec<StoredSeen<'a>>,
-    states: Vec<(u32, StreamState)>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Stored<'a> {
-    id: Id,
-    stream: u32,
-    observed_at: i64,
-    managed: Managed,
-    #[serde(borrow)]
-    body: StoredBody<'a>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredSeen<'a> {
-    before: u32,
-    stream: u32,
-    namespace: &'a str,
-    name: &'a str,
-    version: &'a str,
-    managed: Managed,
-}
-
-#[derive(Serialize, Deserialize)]
-#[allow(clippy::large_enum_variant, reason = "nearly every record is a change")]
-enum StoredBody<'a> {
-    Change(#[serde(borrow)] StoredChange<'a>),
-    Control(Control),
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredChange<'a> {
-    op: Op,
-    origin: Origin,
-    namespace: &'a str,
-    name: &'a str,
-    uid: &'a str,
-    resource_version: &'a str,
-    previous_resource_version: Option<&'a str>,
-    generation: Option<i64>,
-    snapshot: Option<Id>,
-    difference: Option<Cow<'a, Difference>>,
-    actor: Option<Cow<'a, Actor>>,
-    #[serde(borrow)]
-    patch: Option<&'a serde_bytes::Bytes>,
-    #[serde(borrow)]
-    before: Option<&'a serde_bytes::Bytes>,
-    #[serde(borrow)]
-    object: Option<&'a serde_bytes::Bytes>,
-    problem: Option<&'a str>,
-}
-
-impl<'a> Payload<'a> {
-    fn of(frame: &'a Frame) -> Self {
-        let mut streams: Vec<Stream> = Vec::new();
-        let mut index = |stream: &Arc<Stream>| -> u32 {
-            let known = streams.iter().rposition(|known| known == stream.as_ref());
-            known.unwrap_or_else(|| {
-                streams.push(stream.as_ref().clone());
-                streams.len() - 1
-            }) as u32
-        };
-        let records = frame
-            .records
-            .iter()
-            .zip(&frame.managed)
-            .map(|(record, managed)| Stored {
-                id: record.id,
-                stream: index(&record.stream),
-                observed_at: record.observed_at.as_microsecond(),
-                managed: managed.clone(),
-                body: StoredBody::of(&record.body),
-            })
-            .collect();
-        let seen = frame
-            .seen
-            .iter()
-            .map(|seen| StoredSeen {
-                before: (seen.before - frame.first_seq) as u32,
-                stream: index(&seen.stream),
-                namespace: &seen.key.namespace,
-                name: &seen.key.name,
-                version: seen.version.as_str(),
-                managed: seen.managed.clone(),
-            })
-            .collect();
-        let states = frame.states.iter().map(|(stream, state)| (index(stream), state.clone())).collect();
-        Self { streams, records, seen, states }
-    }
-}
-
-impl<'a> StoredBody<'a> {
-    fn of(body: &'a Body) -> Self {
-        match body {
-            Body::Control(control) => Self::Control(control.clone()),
-            Body::Change(change) => Self::Change(StoredChange {
-                op: change.op,
-                origin: change.origin,
-                namespace: &change.namespace,
-                name: &change.name,
-                uid: &change.uid,
-                resource_version: &change.resource_version,
-                previous_resource_version: change.previous_resource_version.as_deref(),
-                generation: change.generation,
-                snapshot: change.snapshot,
-                difference: change.difference.as_ref().map(Cow::Borrowed),
-                actor: change.actor.as_ref().map(Cow::Borrowed),
-                patch: change.patch.as_deref().map(serde_bytes::Bytes::new),
-                before: change.before.as_deref().map(serde_bytes::Bytes::new),
-                object: change.object.as_deref().map(serde_bytes::Bytes::new),
-                problem: change.problem.as_deref(),
-            }),
-        }
-    }
-
-    fn into_body(self, raw: &Bytes) -> Body {
-        match self {
-            Self::Control(control) => Body::Control(control),
-            Self::Change(change) => Body::Change(Change {
-                op: change.op,
-                origin: change.origin,
-                namespace: change.namespace.into(),
-                name: change.name.into(),
-                uid: change.uid.into(),
-                resource_version: change.resource_version.into(),
-                previous_resource_version: change.previous_resource_version.map(Into::into),
-                generation: change.generation,
-                snapshot: change.snapshot,
-                difference: change.difference.map(Cow::into_owned),
-                actor: change.actor.map(Cow::into_owned),
-                patch: change.patch.map(|patch| raw.slice_ref(patch)),
-                before: change.before.map(|before| raw.slice_ref(before)),
-                object: change.object.map(|object| raw.slice_ref(object)),
-                problem: change.problem.map(Into::into),
-            }),
-        }
-    }
+    decoded.into_frame(log_id, header, &raw)
 }

@@ -10,9 +10,11 @@
 mod commit;
 mod cursor;
 mod directory;
+mod disk;
 mod frame;
 mod known;
 mod reader;
+mod recent;
 mod segment;
 mod state;
 mod store;
@@ -26,13 +28,14 @@ use std::{
     thread::JoinHandle,
 };
 
+use jiff::Timestamp;
 use kubetide_sink::Stream;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 pub use commit::Entry;
 pub use cursor::{Cursor, CursorFile};
 pub use known::{Glimpse, Known};
-pub use reader::LogReader;
+pub use reader::{LogReader, ReadError};
 pub use state::{Fingerprint, Phase, Purpose, StreamState};
 pub use store::StoreError;
 pub use view::{Archive, SegmentInfo, View};
@@ -45,7 +48,9 @@ use crate::{
 };
 use commit::{Committer, Following, Message, Submission};
 use directory::Directory;
-use segment::Writer;
+use disk::Volume;
+use recent::Recent;
+use segment::{Recovery, SEGMENT_LEN, Writer};
 use store::Store;
 
 /// What all streams together may hold in memory on the way to the log. When it is spent, they stop reading.
@@ -173,6 +178,7 @@ pub struct Changelog {
     log_id: Arc<str>,
     known: Known,
     segments: Arc<RwLock<Vec<u64>>>,
+    recent: Arc<Recent>,
     head: watch::Receiver<u64>,
     appender: Appender,
     committer: JoinHandle<Result<(), WriteError>>,
@@ -192,13 +198,14 @@ impl Changelog {
             }
             _ => store.set_cluster_uid(&setup.uid)?,
         }
-        let (writer, segments) = recover(&directory, &log_id, &store)?;
+        let (writer, segments) = recover(&directory, &log_id, &store, clock.wall())?;
 
         let mut following = HashMap::new();
         for (stream, state) in store.states()? {
             following.insert(stream.to_string(), Following::new(Arc::new(stream), state, vitals));
         }
         let segments = Arc::new(RwLock::new(segments));
+        let recent = Arc::new(Recent::default());
         let (head_sender, head) = watch::channel(writer.place().next_seq - 1);
         let (sender, receiver) = mpsc::channel(QUEUE_ENTRIES);
         let committer = Committer {
@@ -206,7 +213,9 @@ impl Changelog {
             writer,
             store: store.clone(),
             segments: segments.clone(),
+            recent: recent.clone(),
             head: head_sender,
+            clock: clock.clone(),
             streams: following,
             vitals: vitals.clone(),
             detail: setup.detail,
@@ -226,7 +235,7 @@ impl Changelog {
         let budget = Arc::new(Semaphore::new(BUDGET_BYTES / BUDGET_UNIT));
         let appender = Appender { sender, budget, store: store.clone(), clock, vitals: vitals.clone() };
         let known = Known::new(store);
-        Ok(Self { directory, log_id, known, segments, head, appender, committer, failed })
+        Ok(Self { directory, log_id, known, segments, recent, head, appender, committer, failed })
     }
 
     /// The id of this log.
@@ -261,6 +270,7 @@ impl Changelog {
             segment_directory: self.directory.segments(),
             cursor_directory: self.directory.cursors(),
             segments: self.segments.clone(),
+            recent: self.recent.clone(),
             head: self.head.clone(),
             known: self.known.clone(),
         }
@@ -287,7 +297,12 @@ impl Changelog {
 }
 
 /// Finds the end of the log and applies to the store what it has missed.
-fn recover(directory: &Directory, log_id: &Arc<str>, store: &Store) -> Result<(Writer, Vec<u64>), OpenError> {
+fn recover(
+    directory: &Directory,
+    log_id: &Arc<str>,
+    store: &Store,
+    now: Timestamp,
+) -> Result<(Writer, Vec<u64>), OpenError> {
     let cursors = cursor::all_in(&directory.cursors()).map_err(|source| OpenError::Directory {
         operation: "read",
         path: directory.cursors(),
@@ -297,7 +312,17 @@ fn recover(directory: &Directory, log_id: &Arc<str>, store: &Store) -> Result<(W
     let oldest_needed = cursors.iter().map(|(_, cursor)| cursor.acknowledged + 1).min().unwrap_or(1);
     let applied = store.applied()?;
     let replay = |frame, place| Ok(store.apply(&frame, &store.rows_after(&frame)?, &[], place)?);
-    segment::recover(&directory.segments(), log_id, applied, oldest_needed, passed, replay)
+    let recovery = Recovery {
+        disk: Volume::shared(),
+        directory: &directory.segments(),
+        log_id,
+        segment_len: SEGMENT_LEN,
+        now,
+        applied,
+        oldest_needed,
+        passed,
+    };
+    recovery.run(replay)
 }
 
 /// The way into the log.
@@ -317,7 +342,10 @@ impl Appender {
         let units = weight.div_ceil(BUDGET_UNIT).min(BUDGET_BYTES / BUDGET_UNIT) as u32;
         let permit = self.budget.clone().acquire_many_owned(units).await.map_err(|_| WriteError::Closed)?;
         self.vitals.budget(BUDGET_BYTES - self.budget.available_permits() * BUDGET_UNIT);
-        let submission = Submission { stream: stream.clone(), at: self.clock.wall(), entry, weight, _permit: permit };
+        // As a frame keeps it: a record is the same from memory and from its file.
+        let wall = self.clock.wall();
+        let at = Timestamp::from_microsecond(wall.as_microsecond()).unwrap_or(wall);
+        let submission = Submission { stream: stream.clone(), at, entry, weight, _permit: permit };
         self.sender.send(Message::Submission(Box::new(submission))).await.map_err(|_| WriteError::Closed)
     }
 

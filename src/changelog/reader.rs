@@ -1,11 +1,12 @@
 //! Reads the log for one sink, from any seq on, without holding it in memory.
 //!
-//! A reader sees only what is synced: it never goes past the published head.
+//! A reader sees only what is synced: it never goes past the published head. Near the head it is served from what was just
+//! written; further back it holds one open file and one frame. A file that retention unlinks stays readable while it is open.
 
 use std::{
-    fs::File,
-    path::PathBuf,
-    sync::{Arc, RwLock},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use kubetide_sink::Record;
@@ -13,23 +14,43 @@ use tokio::sync::watch;
 
 use super::{
     OpenError,
+    disk::{Access, Disk, DiskFile, read_up_to},
     frame::{self, HEADER_LEN, Header},
-    segment::{Place, read_frame, segment_path},
+    recent::Recent,
+    segment::{self, Place, read_frame, segment_path},
 };
+
+/// Why nothing was read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Retention has removed what this reader would read next. Nothing is damaged.
+    #[error("the log begins with seq {oldest} now: what was before is no longer kept")]
+    Trimmed {
+        /// The oldest record that there is; one more than the head if there is none.
+        oldest: u64,
+    },
+    /// The log cannot be read.
+    #[error(transparent)]
+    Log(#[from] OpenError),
+}
 
 /// One reader's place in the log.
 pub struct LogReader {
     pub(super) log_id: Arc<str>,
+    pub(super) disk: Arc<dyn Disk>,
     pub(super) directory: PathBuf,
+    /// The segments that there are. One is taken out before its file is unlinked.
     pub(super) segments: Arc<RwLock<Vec<u64>>>,
+    pub(super) recent: Arc<Recent>,
     pub(super) head: watch::Receiver<u64>,
     /// The seq of the next record to hand out.
     pub(super) next: u64,
     pub(super) open: Option<Open>,
 }
 
+/// A segment, open at the frame to be read next.
 pub(super) struct Open {
-    file: Arc<File>,
+    file: Box<dyn DiskFile>,
     path: PathBuf,
     place: Place,
 }
@@ -47,23 +68,31 @@ impl LogReader {
     }
 
     /// The records of the next frame, from the reader's place on. Empty if there is nothing to read yet.
-    pub async fn read(&mut self) -> Result<Vec<Record>, OpenError> {
+    pub async fn read(&mut self) -> Result<Vec<Record>, ReadError> {
         while self.is_ready() {
-            let open = match self.open.take() {
-                Some(open) => open,
-                None => self.locate().await?,
+            if let Some(records) = self.recent.get(self.next) {
+                // An open file would keep the space of one that is unlinked.
+                self.open = None;
+                return Ok(self.pass(records));
+            }
+            let (open, located) = match self.open.take() {
+                Some(open) => (open, false),
+                None => (self.locate().await?, true),
             };
             let log_id = self.log_id.clone();
             let next = self.next;
             let (open, records) = blocking(move || open.read(&log_id, next)).await?;
             match records {
                 // The end of this segment: what is behind it is in the next one.
-                None => self.open = None,
+                None if !located => {}
+                None => {
+                    let problem = format!("the file ends here, and seq {next} should be in it");
+                    return Err(OpenError::Damaged { file: open.path, offset: open.place.offset, problem }.into());
+                }
                 Some(records) => {
                     self.open = Some(open);
-                    if let Some(last) = records.last() {
-                        self.next = last.seq + 1;
-                        return Ok(records);
+                    if !records.is_empty() {
+                        return Ok(self.pass(records));
                     }
                 }
             }
@@ -71,45 +100,65 @@ impl LogReader {
         Ok(Vec::new())
     }
 
-    /// Finds the frame that holds the next record, by the headers alone.
-    async fn locate(&self) -> Result<Open, OpenError> {
-        let next = self.next;
-        let segment = {
-            let segments = self.segments.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-            segments.iter().copied().rfind(|segment| *segment <= next).unwrap_or(1)
-        };
-        let path = segment_path(&self.directory, segment);
-        blocking(move || {
-            let failed = |source| OpenError::Directory { operation: "open", path: path.clone(), source };
-            let file = Arc::new(File::open(&path).map_err(failed)?);
-            let mut place = Place::start_of(segment);
-            let mut header = [0; HEADER_LEN];
-            while std::os::unix::fs::FileExt::read_exact_at(&*file, &mut header, place.offset).is_ok() {
-                match Header::parse(&header) {
-                    Some(header) if header.next_seq() <= next => {
-                        place.offset += header.frame_len();
-                        place.next_seq = header.next_seq();
-                    }
-                    // Here it is; or something is wrong, which reading it will say.
-                    _ => break,
-                }
+    fn pass(&mut self, records: Vec<Record>) -> Vec<Record> {
+        self.next = records.last().map_or(self.next, |last| last.seq + 1);
+        records
+    }
+
+    /// Finds the frame that holds the next record.
+    async fn locate(&self) -> Result<Open, ReadError> {
+        loop {
+            let segment = self.segment()?;
+            let (disk, directory, log_id) = (self.disk.clone(), self.directory.clone(), self.log_id.clone());
+            let next = self.next;
+            match blocking(move || Open::locate(&*disk, &directory, &log_id, segment, next)).await {
+                // Retention was here in between: the list tells what there is now.
+                Err(OpenError::Directory { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && self.segment().ok() != Some(segment) => {}
+                located => return Ok(located?),
             }
-            Ok(Open { file, path, place })
-        })
-        .await
+        }
+    }
+
+    /// The segment that the next record is in.
+    fn segment(&self) -> Result<u64, ReadError> {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let segment = segments.iter().copied().rfind(|segment| *segment <= self.next);
+        let oldest = || segments.first().copied().unwrap_or(*self.head.borrow() + 1);
+        segment.ok_or_else(|| ReadError::Trimmed { oldest: oldest() })
     }
 }
 
 impl Open {
+    /// Opens a segment and skips, by the headers alone, the frames that end before `next`.
+    fn locate(disk: &dyn Disk, directory: &Path, log_id: &str, segment: u64, next: u64) -> Result<Self, OpenError> {
+        let path = segment_path(directory, segment);
+        let failed = |operation| {
+            let path = path.clone();
+            move |source| OpenError::Directory { operation, path, source }
+        };
+        let file = disk.open(&path, Access::Read).map_err(failed("open"))?;
+        segment::check_header(&*file, &path, log_id, segment)?;
+        let mut place = Place::start_of(segment);
+        let mut header = [0; HEADER_LEN];
+        while read_up_to(&*file, &mut header, place.offset).map_err(failed("read"))? == HEADER_LEN {
+            match Header::parse(&header) {
+                Some(header) if header.next_seq() <= next => place = place.behind(&header),
+                // Here it is; or something is wrong, which reading it will say.
+                _ => break,
+            }
+        }
+        Ok(Self { file, path, place })
+    }
+
     fn read(mut self, log_id: &Arc<str>, next: u64) -> Result<(Self, Option<Vec<Record>>), OpenError> {
-        let Some((header, payload)) = read_frame(&self.file, &self.path, self.place)? else { return Ok((self, None)) };
+        let Some((header, payload)) = read_frame(&*self.file, &self.path, self.place)? else { return Ok((self, None)) };
         let frame = frame::decode(log_id, &header, &payload).map_err(|source| OpenError::Damaged {
             file: self.path.clone(),
             offset: self.place.offset,
             problem: format!("the frame cannot be read: {source}"),
         })?;
-        self.place.offset += header.frame_len();
-        self.place.next_seq = header.next_seq();
+        self.place = self.place.behind(&header);
         let mut records = frame.records;
         records.retain(|record| record.seq >= next);
         Ok((self, Some(records)))

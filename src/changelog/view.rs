@@ -10,7 +10,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::{Cursor, Known, LogReader, OpenError, cursor, directory::Directory, segment, store::Store};
+use super::{
+    Cursor, Known, LogReader, OpenError, cursor, directory::Directory, disk::Volume, recent::Recent, segment,
+    store::Store,
+};
 
 /// A log, to be read.
 #[derive(Clone)]
@@ -19,6 +22,7 @@ pub struct View {
     pub(super) segment_directory: PathBuf,
     pub(super) cursor_directory: PathBuf,
     pub(super) segments: Arc<RwLock<Vec<u64>>>,
+    pub(super) recent: Arc<Recent>,
     pub(super) head: watch::Receiver<u64>,
     pub(super) known: Known,
 }
@@ -59,8 +63,10 @@ impl View {
     pub fn reader(&self, next: u64) -> LogReader {
         LogReader {
             log_id: self.log_id.clone(),
+            disk: Volume::shared(),
             directory: self.segment_directory.clone(),
             segments: self.segments.clone(),
+            recent: self.recent.clone(),
             head: self.head.clone(),
             next,
             open: None,
@@ -81,7 +87,8 @@ impl View {
             let metadata = std::fs::metadata(&path)?;
             let last_seq = firsts.get(index + 1).map_or_else(|| self.head(), |next| next - 1);
             let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let opened_at = Timestamp::try_from(metadata.modified()?).unwrap_or_default();
+            let header = segment::read_header(&Volume, &self.segment_directory, &self.log_id, first_seq);
+            let opened_at = header.map_err(io::Error::other)?.opened_at;
             infos.push(SegmentInfo { file, first_seq, last_seq, bytes: metadata.len(), opened_at });
         }
         Ok(infos)
@@ -107,13 +114,14 @@ impl Archive {
         let directory = Directory::open(path)?;
         let log_id: Arc<str> = directory.log_id().into();
         let store = Store::open(&directory.store())?;
-        let (writer, segments) = super::recover(&directory, &log_id, &store)?;
+        let (writer, segments) = super::recover(&directory, &log_id, &store, Timestamp::now())?;
         let (sender, head) = watch::channel(writer.place().next_seq - 1);
         let view = View {
             log_id,
             segment_directory: directory.segments(),
             cursor_directory: directory.cursors(),
             segments: Arc::new(RwLock::new(segments)),
+            recent: Arc::default(),
             head,
             known: Known::new(store),
         };

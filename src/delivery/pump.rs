@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 use super::{Batcher, Cut, Limits};
 use crate::{
     backoff::Backoff,
-    changelog::{CursorFile, LogReader, OpenError},
+    changelog::{CursorFile, LogReader, ReadError},
     vitals::SinkVitals,
 };
 
@@ -29,7 +29,7 @@ pub enum DeliveryError {
         /// The sink.
         sink: String,
         /// What is wrong.
-        source: OpenError,
+        source: ReadError,
     },
     /// The cursor cannot be written.
     #[error("sink {sink}: cannot write the cursor {path}: {source}")]
