@@ -24,7 +24,6 @@ use kubetide::{
 };
 use kubetide_sink::{Batch, Body, Control, Op, Reason, Record, Sink, SinkError, Stream, What, sample};
 use proptest::prelude::*;
-use rand::Rng as _;
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 

@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::OpenError;
 
 /// The layout that this version reads and writes.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// An open data directory. Holds the lock until it is dropped.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Directory {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Locked { path: path.into() }),
             Err(error) => return Err(failed("lock")(error.into())),
         }
-        match read_format(path).map_err(failed("read FORMAT in"))? {
+        match read_small(&path.join("FORMAT"))? {
             None => {
                 for sub in ["log", "cursors"] {
                     fs::create_dir_all(path.join(sub)).map_err(failed("write to"))?;
@@ -50,15 +50,23 @@ impl Directory {
                 write_whole(&path.join("FORMAT"), FORMAT.to_string().as_bytes()).map_err(failed("write to"))?;
             }
             Some(found) if found.trim() == FORMAT.to_string() => {}
+            Some(found) if found.trim().parse::<u32>().is_err() => {
+                let problem = "not the number of a format".into();
+                return Err(OpenError::Damaged { file: path.join("FORMAT"), offset: 0, problem });
+            }
             Some(found) => {
                 return Err(OpenError::Format { path: path.into(), found: found.trim().into(), known: FORMAT });
             }
         }
-        let log_id = fs::read_to_string(path.join("log/ID")).map_err(failed("read log/ID in"))?;
-        if ulid::Ulid::from_string(&log_id).is_err() {
-            return Err(OpenError::Damaged { file: path.join("log/ID"), offset: 0, problem: "not a log id".into() });
+        let file = path.join("log/ID");
+        match read_small(&file)? {
+            // Spelled as it was made: another spelling of the same id is not what was written.
+            Some(log_id) if ulid::Ulid::from_string(&log_id).is_ok_and(|id| id.to_string() == log_id) => {
+                Ok(Self { path: path.into(), log_id, _lock: lock })
+            }
+            Some(_) => Err(OpenError::Damaged { file, offset: 0, problem: "not a log id".into() }),
+            None => Err(OpenError::Damaged { file, offset: 0, problem: "the file is missing".into() }),
         }
-        Ok(Self { path: path.into(), log_id, _lock: lock })
     }
 
     pub(super) fn log_id(&self) -> &str {
@@ -78,11 +86,15 @@ impl Directory {
     }
 }
 
-fn read_format(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path.join("FORMAT")) {
+/// The text of a small file; none if there is no such file.
+fn read_small(path: &Path) -> Result<Option<String>, OpenError> {
+    match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(OpenError::Damaged { file: path.into(), offset: 0, problem: "not text".into() })
+        }
+        Err(source) => Err(OpenError::Directory { operation: "read", path: path.into(), source }),
     }
 }
 

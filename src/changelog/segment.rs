@@ -7,6 +7,8 @@ mod recover;
 mod writer;
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
 
 use std::{
