@@ -358,7 +358,7 @@ async fn a_torn_write_at_the_end_of_the_log_is_cut_off_and_nothing_is_missed() {
     let mut case = Case::new().await;
     case.capture().await;
     let whole = fs::read(case.segment()).unwrap();
-    let frame = whole.windows(4).position(|window| window == b"KTF\x02").unwrap();
+    let frame = whole.windows(4).position(|window| window.starts_with(b"KTF")).unwrap();
     // What a crash leaves of a frame that was being written: its first bytes.
     for (round, torn) in (1..).zip([1, 20, 28, 300]) {
         let mut log = fs::OpenOptions::new().append(true).open(case.segment()).unwrap();

@@ -5,7 +5,7 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read as _, Seek as _},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
@@ -162,7 +162,7 @@ pub struct CursorFile {
     hold: Option<Hold>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Slot {
     generation: u64,
     cursor: Cursor,
@@ -178,14 +178,11 @@ impl CursorFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let slots = read_slots(&file).map_err(failed)?;
-        if file.metadata().map_err(failed)?.len() == 0 {
-            // Made, and the process died before the first word.
-            return Ok(None);
-        }
         let damaged = |problem: &str| OpenError::Damaged { file: path.clone(), offset: 0, problem: problem.into() };
-        let newest = slots.into_iter().flatten().max_by_key(|slot| slot.generation);
-        let Slot { generation, cursor } = newest.ok_or_else(|| damaged("neither copy of the cursor is whole"))?;
+        let newest = read_newest(&file).map_err(failed)?;
+        let newest = newest.map_err(|NoneWhole| damaged("neither copy of the cursor is whole"))?;
+        // Made, and the process died before the first word.
+        let Some(Slot { generation, cursor }) = newest else { return Ok(None) };
         if cursor.log_id != log_id {
             return Err(damaged("the cursor is of another log"));
         }
@@ -277,17 +274,25 @@ fn path_of(directory: &Path, sink: &str) -> PathBuf {
     directory.join(format!("{sink}.cursor"))
 }
 
-fn read_slots(file: &File) -> io::Result<[Option<Slot>; 2]> {
-    let mut slots = [None, None];
-    for (slot, offset) in slots.iter_mut().zip([0, SLOT_LEN as u64]) {
-        let mut bytes = [0; SLOT_LEN];
-        match file.read_exact_at(&mut bytes, offset) {
-            Ok(()) => *slot = parse_slot(&bytes),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-            Err(error) => return Err(error),
-        }
+/// The newer of the two copies that are whole; none for an empty file.
+fn read_newest(file: &File) -> io::Result<Result<Option<Slot>, NoneWhole>> {
+    let mut bytes = Vec::new();
+    let mut from = file;
+    from.seek(io::SeekFrom::Start(0))?;
+    from.take(2 * SLOT_LEN as u64).read_to_end(&mut bytes)?;
+    Ok(newest(&bytes))
+}
+
+/// Neither copy of a cursor is what was written.
+#[derive(Debug, PartialEq, Eq)]
+struct NoneWhole;
+
+fn newest(bytes: &[u8]) -> Result<Option<Slot>, NoneWhole> {
+    if bytes.is_empty() {
+        return Ok(None);
     }
-    Ok(slots)
+    let whole = bytes.chunks(SLOT_LEN).filter_map(|chunk| parse_slot(chunk.try_into().ok()?));
+    whole.max_by_key(|slot| slot.generation).map(Some).ok_or(NoneWhole)
 }
 
 fn parse_slot(bytes: &[u8; SLOT_LEN]) -> Option<Slot> {
@@ -308,7 +313,8 @@ pub(super) fn all_in(directory: &Path) -> io::Result<Vec<(String, Cursor)>> {
         else {
             continue;
         };
-        let newest = read_slots(&File::open(&path)?)?.into_iter().flatten().max_by_key(|slot| slot.generation);
+        // One that is damaged is refused when its sink is attached.
+        let newest = read_newest(&File::open(&path)?)?.ok().flatten();
         all.extend(newest.map(|slot| (sink.to_owned(), slot.cursor)));
     }
     Ok(all)
@@ -371,12 +377,19 @@ mod tests {
         file.acknowledge(7).unwrap();
         file.begin(8, 12).unwrap();
         let whole = std::fs::read(file.path()).unwrap();
+        assert_eq!(whole.len(), 2 * SLOT_LEN);
+        let written =
+            |slot: &Slot| matches!((slot.cursor.acknowledged, slot.cursor.in_flight), (7, None | Some((8, 12))));
+        let mut bytes = whole.clone();
         for bit in 0..whole.len() * 8 {
-            let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            std::fs::write(file.path(), &bytes).unwrap();
-            let read = again(directory.path()).unwrap();
-            assert!(matches!((read.cursor().acknowledged, read.cursor().in_flight), (7, None | Some((8, 12)))));
+            assert!(newest(&bytes).unwrap().as_ref().is_some_and(written), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        for len in 1..whole.len() {
+            // The first copy may be older than what is cut off, but it was written.
+            let cut = newest(&whole[..len]);
+            assert!(cut == Err(NoneWhole) || cut.unwrap().as_ref().is_some_and(written), "{len}");
         }
         std::fs::write(file.path(), vec![0; 2 * SLOT_LEN]).unwrap();
         assert!(matches!(again(directory.path()), Err(OpenError::Damaged { .. })));

@@ -86,6 +86,26 @@ impl Instance {
         self.child = Some(command.spawn().unwrap());
     }
 
+    /// Starts in a mount namespace of its own, after these commands there.
+    pub fn start_in_shell(&mut self, commands: &str) {
+        assert!(self.child.is_none(), "it runs already");
+        let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
+        let run = format!(
+            "{commands} && exec {} run --config {}",
+            env!("CARGO_BIN_EXE_kubetide"),
+            self.path("kubetide.yaml").display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &run]);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.child = Some(command.spawn().expect("unshare (util-linux) is there"));
+    }
+
+    /// The process that runs now.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     /// SIGTERM, and what it exits with.
     pub fn terminate(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("it runs");

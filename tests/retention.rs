@@ -1,0 +1,355 @@
+//! A log that may not grow for ever: a sink that comes late, one that is dead while the log is trimmed, one that may not lose
+//! anything, and a volume that is full. The built binary against the simulator.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+mod instance;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    io::{BufRead as _, BufReader},
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use kubetide_simulator::{Cluster, ClusterOptions, Server};
+use serde_json::Value;
+
+use instance::{Instance, State, cleaned};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const SMALL_LOG: &str = "log: {max_bytes: 4194304, retention_secs: 0}\n";
+
+fn torture() -> bool {
+    std::env::var_os("KUBETIDE_TORTURE").is_some()
+}
+
+async fn cluster_with(objects: usize) -> Server {
+    let cluster = Cluster::new(ClusterOptions { history: 200_000, ..ClusterOptions::default() });
+    cluster.populate_config_maps(objects);
+    Server::start(cluster).await.unwrap()
+}
+
+/// Changes, makes and deletes objects until it is stopped.
+struct Churn {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<u64>>,
+}
+
+impl Churn {
+    fn start(cluster: &Cluster, per_second: u64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (cluster, stopped) = (cluster.clone(), stop.clone());
+        let names: Vec<(String, String)> =
+            cluster.list("configmaps").iter().map(|item| (item.namespace().into(), item.name().into())).collect();
+        let thread = std::thread::spawn(move || {
+            let began = Instant::now();
+            let mut changes = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let (namespace, name) = &names[(changes as usize * 7919) % names.len()];
+                if changes % 50 == 49 {
+                    let _ = cluster.delete("configmaps", namespace, name);
+                } else if cluster.touch("configmaps", namespace, name).is_err() {
+                    let object = serde_json::json!({"metadata": {"namespace": namespace, "name": name}, "data": {"again": changes.to_string()}});
+                    cluster.create("configmaps", object).unwrap();
+                }
+                changes += 1;
+                let due = Duration::from_micros(changes * 1_000_000 / per_second);
+                std::thread::sleep(due.saturating_sub(began.elapsed()));
+            }
+            changes
+        });
+        Self { stop, thread: Some(thread) }
+    }
+
+    fn stop(mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Churn {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What there is, as a consumer should have it.
+fn there_is(cluster: &Cluster) -> BTreeMap<(String, String), Value> {
+    let object = |item: &kubetide_simulator::Item| cleaned(serde_json::from_slice(&item.json()).unwrap());
+    let items = cluster.list("configmaps");
+    items.iter().map(|item| ((item.namespace().into(), item.name().into()), object(item))).collect()
+}
+
+/// What a consumer makes of its records.
+#[derive(Default)]
+struct Consumer {
+    objects: State,
+    newest: HashMap<String, u64>,
+    ids: HashSet<String>,
+    repeated: usize,
+    gaps: Vec<Value>,
+    deletes: HashSet<String>,
+    finished: Vec<Value>,
+}
+
+impl Consumer {
+    fn take(&mut self, record: &Value) {
+        let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
+        let op = text("op");
+        match op.as_str() {
+            "gap" => return self.gaps.push(record.clone()),
+            "resync_finished" | "snapshot_finished" => return self.finished.push(record.clone()),
+            "snapshot" | "create" | "update" | "delete" => {}
+            _ => return,
+        }
+        if !self.ids.insert(text("id")) {
+            self.repeated += 1;
+        }
+        let version: u64 = text("resource_version").parse().unwrap();
+        let newest = self.newest.entry(text("uid")).or_default();
+        assert!(version >= *newest, "{} went back from {newest} to {version}", text("name"));
+        *newest = version;
+        let key = (text("stream"), text("namespace"), text("name"));
+        if op == "delete" {
+            self.deletes.insert(text("name"));
+            self.objects.remove(&key);
+        } else {
+            self.objects.insert(key, record["object"].clone());
+        }
+    }
+
+    fn of_file(path: &Path) -> Self {
+        let mut consumer = Self::default();
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().for_each(|line| consumer.take(&serde_json::from_str(line).expect("a line is a record")));
+        consumer
+    }
+
+    /// What is otherwise than it is, if anything.
+    fn differs_from(&self, there_is: &BTreeMap<(String, String), Value>) -> Option<String> {
+        let same = |((namespace, name), object): (&(String, String), &Value)| {
+            let key = ("core/configmaps".to_owned(), namespace.clone(), name.clone());
+            self.objects.get(&key) == Some(object)
+        };
+        let wrong = there_is.iter().find(|(key, object)| !same((key, object)));
+        match wrong {
+            Some((key, _)) => Some(format!("{key:?} differs")),
+            None if self.objects.len() != there_is.len() => {
+                Some(format!("{} objects instead of {}", self.objects.len(), there_is.len()))
+            }
+            None => None,
+        }
+    }
+}
+
+/// Whether the first segment is gone.
+fn is_trimmed(instance: &Instance) -> bool {
+    let mut names: Vec<String> = std::fs::read_dir(instance.path("data/log"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".seg"))
+        .collect();
+    names.sort();
+    names.first().is_some_and(|name| !name.starts_with("00000000000000000001."))
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !done() {
+        assert!(since.elapsed() < PATIENCE, "not seen in {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_comes_late_and_is_killed_again_and_again_ends_up_with_what_there_is() {
+    let (objects, kills) = if torture() { (50_000, 10) } else { (5_000, 3) };
+    let server = cluster_with(objects).await;
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = server.kubeconfig(directory.path()).unwrap();
+    let streams = ["{resource: configmaps}"];
+    let mut instance = Instance::with_streams(&kubeconfig, &streams, SMALL_LOG);
+    instance.start();
+    let churn = Churn::start(server.cluster(), 500);
+    until("the log is trimmed", || instance.path("data/log").exists() && is_trimmed(&instance)).await;
+    assert!(instance.terminate().success());
+
+    let late = instance.path("late.ndjson");
+    let sink = format!(
+        "  - {{name: late, type: file, path: {}, batch: {{max_records: 50, max_wait_ms: 20}}}}\n",
+        late.display()
+    );
+    instance.configure(&streams, &format!("{sink}{SMALL_LOG}"));
+    let len = || std::fs::metadata(&late).map_or(0, |metadata| metadata.len());
+    for _ in 0..kills {
+        let before = len();
+        instance.start();
+        until("the catch-up goes on", || len() > before + 200_000).await;
+        instance.kill();
+    }
+    let caught_up = Consumer::of_file(&late).finished.len();
+    assert_eq!(caught_up, 0, "all kills fell into the catch-up");
+    instance.start();
+    until("the late sink is through", || {
+        std::fs::read_to_string(&late).is_ok_and(|text| text.contains("\"op\":\"snapshot_finished\""))
+    })
+    .await;
+    let changes = churn.stop();
+    let there_is = there_is(server.cluster());
+    until("both sinks have what there is", || {
+        let out = Consumer::of_file(&instance.path("out.ndjson"));
+        Consumer::of_file(&late).differs_from(&there_is).is_none() && out.differs_from(&there_is).is_none()
+    })
+    .await;
+    assert!(instance.terminate().success());
+    let consumer = Consumer::of_file(&late);
+    assert!(consumer.repeated <= kills * 50, "{} repeated in {kills} kills", consumer.repeated);
+    assert_eq!((consumer.gaps.len(), consumer.finished.len()), (0, 1));
+    println!("{objects} objects, {changes} changes, {kills} kills: {} repeated", consumer.repeated);
+}
+
+/// Reads what a process prints, as fast as it is allowed to.
+struct Pipe {
+    consumer: Arc<Mutex<Consumer>>,
+}
+
+impl Pipe {
+    fn new(out: std::io::PipeReader) -> Self {
+        let consumer = Arc::<Mutex<Consumer>>::default();
+        let taken = consumer.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines() {
+                let Ok(line) = line else { return };
+                taken.lock().unwrap().take(&serde_json::from_str(&line).expect("a line is a record"));
+            }
+        });
+        Self { consumer }
+    }
+}
+
+fn rss_mib(instance: &Instance) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", instance.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_sink_costs_the_healthy_one_nothing_and_comes_back_to_one_gap_and_what_there_is() {
+    let objects = if torture() { 20_000 } else { 2_000 };
+    let server = cluster_with(objects).await;
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = server.kubeconfig(directory.path()).unwrap();
+    let dead = "  - {name: dead, type: stdout, batch: {max_records: 50, max_wait_ms: 20}}\n";
+    let mut instance = Instance::with_streams(&kubeconfig, &["{resource: configmaps}"], &format!("{dead}{SMALL_LOG}"));
+    // Nobody reads the pipe: that is what a receiver looks like that hangs.
+    let (unread, pipe) = std::io::pipe().unwrap();
+    instance.start_with(|command| {
+        command.stdout(pipe);
+    });
+    instance.records_when_listed(1).await;
+    let churn = Churn::start(server.cluster(), 1_000);
+    until("the log is trimmed", || is_trimmed(&instance)).await;
+    let early = rss_mib(&instance);
+    let head =
+        |instance: &Instance| instance.records().last().map_or(0, |record| record["log"]["seq"].as_u64().unwrap());
+    // The healthy one keeps up over several times the size of the log.
+    let goal = head(&instance) + if torture() { 60_000 } else { 10_000 };
+    until("the healthy sink goes on", || head(&instance) >= goal).await;
+    let late = rss_mib(&instance);
+    assert!(late < early * 1.5 + 16.0, "the memory grew from {early:.0} to {late:.0} MiB");
+    let changes = churn.stop();
+    let there_is = there_is(server.cluster());
+    until("the healthy sink has what there is", || {
+        Consumer::of_file(&instance.path("out.ndjson")).differs_from(&there_is).is_none()
+    })
+    .await;
+    assert_eq!(Consumer::of_file(&instance.path("out.ndjson")).gaps.len(), 0);
+
+    let back = Pipe::new(unread);
+    until("the dead sink is back with what there is", || {
+        let consumer = back.consumer.lock().unwrap();
+        !consumer.finished.is_empty() && consumer.differs_from(&there_is).is_none()
+    })
+    .await;
+    let consumer = back.consumer.lock().unwrap();
+    assert_eq!(consumer.gaps.len(), 1);
+    let gap = &consumer.gaps[0];
+    assert_eq!((&gap["reason"], &gap["scope"], &gap["stream"]), (&"sink_behind".into(), &"sink".into(), &Value::Null));
+    let counts = &consumer.finished.last().unwrap()["counts"];
+    assert!(counts["delete"].as_u64().unwrap() > 0, "{counts}");
+    println!("{changes} changes; RSS {early:.0} → {late:.0} MiB; the dead sink was given {counts}");
+    instance.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_block_nothing_is_lost_and_readiness_is_red_meanwhile() {
+    let server = cluster_with(1_000).await;
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = server.kubeconfig(directory.path()).unwrap();
+    let dead = "  - {name: audit, type: stdout, when_behind: block, batch: {max_records: 50, max_wait_ms: 20}}\n";
+    let small = "log: {max_bytes: 1048576, retention_secs: 0}\n";
+    let mut instance = Instance::with_streams(&kubeconfig, &["{resource: configmaps}"], &format!("{dead}{small}"));
+    let (unread, pipe) = std::io::pipe().unwrap();
+    instance.start_with(|command| {
+        command.stdout(pipe);
+    });
+    let churn = Churn::start(server.cluster(), 2_000);
+    let blocked = |status: u16, text: &str| status == 503 && text.contains("sink audit has not read it yet");
+    instance.readiness_when("appending is blocked", blocked).await;
+    let changes = churn.stop();
+    let back = Pipe::new(unread);
+    let there_is = there_is(server.cluster());
+    until("the audit has what there is", || back.consumer.lock().unwrap().differs_from(&there_is).is_none()).await;
+    instance.readiness_when("it is ready again", |status, _| status == 200).await;
+    let consumer = back.consumer.lock().unwrap();
+    // Every gap would be a hole in the audit, unless the API server itself had forgotten meanwhile.
+    assert_eq!((consumer.gaps.len(), consumer.repeated), (0, 0));
+    println!("{changes} changes, {} records", consumer.ids.len());
+    instance.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_volume_blocks_and_when_there_is_room_again_it_goes_on_without_loss() {
+    let server = cluster_with(500).await;
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = server.kubeconfig(directory.path()).unwrap();
+    let mut instance = Instance::with_streams(&kubeconfig, &["{resource: configmaps}"], "");
+    let data = instance.path("data");
+    std::fs::create_dir(&data).unwrap();
+    // A volume of its own, seen by this process alone; through its root directory it can be reached from here.
+    instance.start_in_shell(&format!("mount -t tmpfs -o size=64m tmpfs {}", data.display()));
+    instance.records_when_listed(1).await;
+    let volume = format!("/proc/{}/root{}", instance.pid(), data.display());
+    let ballast = Path::new(&volume).join("ballast");
+    let mut size = 0;
+    let churn = Churn::start(server.cluster(), 500);
+    let file = std::fs::File::create(&ballast).unwrap();
+    // As much as there is room for, and all that comes free.
+    let block = vec![1; 64 * 1024];
+    while std::os::unix::fs::FileExt::write_all_at(&file, &block, size).is_ok() {
+        size += block.len() as u64;
+    }
+    instance
+        .readiness_when("appending is blocked", |status, text| {
+            status == 503 && text.contains("make room on the volume")
+        })
+        .await;
+    drop(file);
+    std::fs::remove_file(&ballast).unwrap();
+    instance.readiness_when("it goes on", |status, _| status == 200).await;
+    churn.stop();
+    let there_is = there_is(server.cluster());
+    until("the sink has what there is", || {
+        Consumer::of_file(&instance.path("out.ndjson")).differs_from(&there_is).is_none()
+    })
+    .await;
+    let consumer = Consumer::of_file(&instance.path("out.ndjson"));
+    assert_eq!((consumer.gaps.len(), consumer.repeated), (0, 0));
+    assert!(instance.terminate().success());
+}
