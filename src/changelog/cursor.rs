@@ -4,9 +4,7 @@
 //! seen and never used; the other one is a single step older, which costs at most the repetition of one batch.
 
 use std::{
-    fs::File,
-    io::{self, Read as _, Seek as _},
-    os::unix::fs::FileExt as _,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -14,7 +12,11 @@ use jiff::Timestamp;
 use kubetide_sink::Id;
 use serde::{Deserialize, Serialize};
 
-use super::{OpenError, attached::Hold, directory::sync_directory};
+use super::{
+    OpenError,
+    attached::Hold,
+    disk::{Access, Disk, DiskFile, Volume, read_up_to, write_all_at},
+};
 use crate::change::id;
 
 /// A slot is a page: the longest names of an object fit in, and a torn write touches one slot only.
@@ -108,7 +110,7 @@ impl CatchUp {
 }
 
 impl Cursor {
-    fn new(log_id: &str, acknowledged: u64) -> Self {
+    pub(super) fn new(log_id: &str, acknowledged: u64) -> Self {
         Self { log_id: log_id.into(), acknowledged, reached: acknowledged, in_flight: None, errand: None }
     }
 
@@ -155,7 +157,7 @@ impl Cursor {
 #[derive(Debug)]
 pub struct CursorFile {
     path: PathBuf,
-    file: File,
+    file: Box<dyn DiskFile>,
     generation: u64,
     cursor: Cursor,
     /// What the log must keep for this sink; none if nobody trims it.
@@ -171,18 +173,25 @@ struct Slot {
 impl CursorFile {
     /// Opens the cursor of a sink that has one.
     pub fn open(directory: &Path, sink: &str, log_id: &str) -> Result<Option<Self>, OpenError> {
+        Self::open_on(&Volume, directory, sink, log_id)
+    }
+
+    pub(super) fn open_on(
+        disk: &dyn Disk,
+        directory: &Path,
+        sink: &str,
+        log_id: &str,
+    ) -> Result<Option<Self>, OpenError> {
         let path = path_of(directory, sink);
         let failed = |source| OpenError::Directory { operation: "open", path: path.clone(), source };
-        let file = match File::options().read(true).write(true).open(&path) {
+        let file = match disk.open(&path, Access::Write) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
         let damaged = |problem: &str| OpenError::Damaged { file: path.clone(), offset: 0, problem: problem.into() };
-        let newest = read_newest(&file).map_err(failed)?;
-        let newest = newest.map_err(|NoneWhole| damaged("neither copy of the cursor is whole"))?;
-        // Made, and the process died before the first word.
-        let Some(Slot { generation, cursor }) = newest else { return Ok(None) };
+        let newest = read_newest(&*file).map_err(failed)?;
+        let Slot { generation, cursor } = newest.ok_or_else(|| damaged("neither copy of the cursor is whole"))?;
         if cursor.log_id != log_id {
             return Err(damaged("the cursor is of another log"));
         }
@@ -191,7 +200,7 @@ impl CursorFile {
 
     /// Makes the cursor of a new sink, which has everything up to `acknowledged`.
     pub fn create(directory: &Path, sink: &str, log_id: &str, acknowledged: u64) -> Result<Self, OpenError> {
-        Self::make(directory, sink, Cursor::new(log_id, acknowledged))
+        Self::create_on(&Volume, directory, sink, Cursor::new(log_id, acknowledged))
     }
 
     /// Makes the cursor of a new sink, which has something to do before it follows the log.
@@ -203,16 +212,19 @@ impl CursorFile {
     ) -> Result<Self, OpenError> {
         let mut cursor = Cursor::new(log_id, 0);
         first(&mut cursor);
-        Self::make(directory, sink, cursor)
+        Self::create_on(&Volume, directory, sink, cursor)
     }
 
-    fn make(directory: &Path, sink: &str, cursor: Cursor) -> Result<Self, OpenError> {
+    /// Under its name it is there whole or not at all: an empty one is a cursor that was lost.
+    pub(super) fn create_on(disk: &dyn Disk, directory: &Path, sink: &str, cursor: Cursor) -> Result<Self, OpenError> {
         let path = path_of(directory, sink);
+        let next = path.with_extension("cursor.next");
         let failed = |source| OpenError::Directory { operation: "write to", path: path.clone(), source };
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).map_err(failed)?;
+        let file = disk.create(&next).map_err(failed)?;
         let mut made = Self { path: path.clone(), file, generation: 0, cursor: cursor.clone(), hold: None };
         made.write(cursor).map_err(failed)?;
-        sync_directory(directory).map_err(failed)?;
+        disk.rename(&next, &path).map_err(failed)?;
+        disk.sync_directory(directory).map_err(failed)?;
         Ok(made)
     }
 
@@ -254,7 +266,7 @@ impl CursorFile {
         bytes.get_mut(6..6 + payload.len()).ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(&payload);
         let crc = crc32c::crc32c(&bytes[4..]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
-        self.file.write_all_at(&bytes, slot.generation % 2 * SLOT_LEN as u64)?;
+        write_all_at(&*self.file, &bytes, slot.generation % 2 * SLOT_LEN as u64)?;
         self.file.sync_data()?;
         self.generation = slot.generation;
         self.cursor = slot.cursor;
@@ -274,25 +286,16 @@ fn path_of(directory: &Path, sink: &str) -> PathBuf {
     directory.join(format!("{sink}.cursor"))
 }
 
-/// The newer of the two copies that are whole; none for an empty file.
-fn read_newest(file: &File) -> io::Result<Result<Option<Slot>, NoneWhole>> {
-    let mut bytes = Vec::new();
-    let mut from = file;
-    from.seek(io::SeekFrom::Start(0))?;
-    from.take(2 * SLOT_LEN as u64).read_to_end(&mut bytes)?;
-    Ok(newest(&bytes))
+/// The newer of the two copies that are whole.
+fn read_newest(file: &dyn DiskFile) -> io::Result<Option<Slot>> {
+    let mut bytes = vec![0; 2 * SLOT_LEN];
+    let read = read_up_to(file, &mut bytes, 0)?;
+    Ok(newest(&bytes[..read]))
 }
 
-/// Neither copy of a cursor is what was written.
-#[derive(Debug, PartialEq, Eq)]
-struct NoneWhole;
-
-fn newest(bytes: &[u8]) -> Result<Option<Slot>, NoneWhole> {
-    if bytes.is_empty() {
-        return Ok(None);
-    }
+fn newest(bytes: &[u8]) -> Option<Slot> {
     let whole = bytes.chunks(SLOT_LEN).filter_map(|chunk| parse_slot(chunk.try_into().ok()?));
-    whole.max_by_key(|slot| slot.generation).map(Some).ok_or(NoneWhole)
+    whole.max_by_key(|slot| slot.generation)
 }
 
 fn parse_slot(bytes: &[u8; SLOT_LEN]) -> Option<Slot> {
@@ -306,15 +309,15 @@ fn parse_slot(bytes: &[u8; SLOT_LEN]) -> Option<Slot> {
 
 /// The cursors of all sinks that have ever had one here: (sink, cursor).
 pub(super) fn all_in(directory: &Path) -> io::Result<Vec<(String, Cursor)>> {
+    all_on(&Volume, directory)
+}
+
+pub(super) fn all_on(disk: &dyn Disk, directory: &Path) -> io::Result<Vec<(String, Cursor)>> {
     let mut all = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        let Some(sink) = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".cursor"))
-        else {
-            continue;
-        };
+    for name in disk.list(directory)? {
+        let Some(sink) = name.strip_suffix(".cursor") else { continue };
         // One that is damaged is refused when its sink is attached.
-        let newest = read_newest(&File::open(&path)?)?.ok().flatten();
+        let newest = read_newest(&*disk.open(&directory.join(&name), Access::Read)?)?;
         all.extend(newest.map(|slot| (sink.to_owned(), slot.cursor)));
     }
     Ok(all)
@@ -383,13 +386,12 @@ mod tests {
         let mut bytes = whole.clone();
         for bit in 0..whole.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(newest(&bytes).unwrap().as_ref().is_some_and(written), "bit {bit}");
+            assert!(newest(&bytes).as_ref().is_some_and(written), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
         for len in 1..whole.len() {
             // The first copy may be older than what is cut off, but it was written.
-            let cut = newest(&whole[..len]);
-            assert!(cut == Err(NoneWhole) || cut.unwrap().as_ref().is_some_and(written), "{len}");
+            assert!(newest(&whole[..len]).as_ref().is_none_or(written), "{len}");
         }
         std::fs::write(file.path(), vec![0; 2 * SLOT_LEN]).unwrap();
         assert!(matches!(again(directory.path()), Err(OpenError::Damaged { .. })));

@@ -8,9 +8,12 @@
 //! store can always be rebuilt from the log and is never ahead of it.
 
 mod attached;
+mod bare;
 mod catch_up;
 mod commit;
 mod cursor;
+#[cfg(test)]
+mod damage;
 mod directory;
 mod disk;
 mod frame;
@@ -39,6 +42,8 @@ use jiff::Timestamp;
 use kubetide_sink::Stream;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+#[doc(hidden)]
+pub use bare::BareLog;
 pub use catch_up::{Page, PageLimits};
 pub use commit::Entry;
 pub use cursor::{CatchUp, Cause, Cursor, CursorFile, Errand, Given};

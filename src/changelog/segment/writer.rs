@@ -75,7 +75,6 @@ impl Writer {
     }
 
     /// Writes a frame and makes it durable.
-    #[cfg(test)]
     pub(in crate::changelog) fn append(&mut self, frame: &Frame) -> Result<Place, AppendError> {
         let place = self.write(frame)?;
         self.sync()?;
