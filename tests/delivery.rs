@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubetide::{
     backoff::Backoff,
-    change::{Managed, ObjectKey, Observed, ResourceVersion},
+    change::{Managed, ObjectKey, Observed, ResourceVersion, Writers},
     changelog::{Changelog, Cursor, Entry, Setup},
     clock::Clock,
     delivery::{DeliveryError, Limits, Pump},
@@ -87,6 +87,7 @@ async fn append(log: &Changelog, stream: &Arc<Stream>, versions: std::ops::Range
             version: ResourceVersion::new(version.to_string()),
             generation: None,
             managed: Managed::default(),
+            writers: Writers::default(),
             object: Ok(Bytes::from_static(b"{}")),
         };
         appender.append(stream, Entry::Present(observed)).await.unwrap();
