@@ -174,6 +174,3 @@ fn class_of(top: &str) -> Class {
         _ => Class::Other,
     }
 }
-
-#[cfg(test)]
-mod tests;
