@@ -1,6 +1,11 @@
 //! The stages one by one: an object from raw bytes to its cleaned form and id, and a group of records into the log.
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark, whose macros write undocumented functions")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark prints, and its macros write undocumented functions"
+)]
 
 use std::{
     fs::File,
@@ -10,18 +15,21 @@ use std::{
 };
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use kube::api::DynamicObject;
 use kubetide::{
     change::{
-        ObjectKey, Observed, ResourceVersion, TypeMeta,
+        Cleaner, Cleaning, ObjectKey, Observed, RedactKey, ResourceVersion, Row, TypeMeta,
+        compare::{self, Detail, Meaning, View},
         id::{self, Of},
         scan,
     },
     changelog::{BareLog, Changelog, Entry, Setup},
     clock::Clock,
+    source::{answer::WatchEvent, lines::Line},
     vitals::Vitals,
 };
 use kubetide_simulator::{Cluster as Simulated, ClusterOptions};
-use kubetide_sink::{Body, Change, Record, Stream, sample};
+use kubetide_sink::{Body, Change, Id, Record, Stream, sample};
 
 fn pods() -> Arc<Stream> {
     Arc::new(sample::stream("pods", "Pod"))
@@ -34,28 +42,92 @@ fn pod() -> Vec<u8> {
     cluster.list("pods").iter().map(|pod| pod.json().to_vec()).max_by_key(Vec::len).unwrap()
 }
 
-fn types() -> TypeMeta {
-    TypeMeta { kind: "Pod".into(), api_version: "v1".into() }
+fn cleaner(stream: &Stream) -> Cleaner {
+    let cleaning = Cleaning { drop: vec![], redact: vec![], key: RedactKey::new(b"a key for benchmarks only") };
+    cleaning.cleaner(stream, TypeMeta { kind: "Pod".into(), api_version: "v1".into() })
+}
+
+/// The same Pod a little later: a condition has changed.
+fn later(pod: &[u8]) -> Vec<u8> {
+    let mut value: serde_json::Value = serde_json::from_slice(pod).unwrap();
+    value["metadata"]["resourceVersion"] = "999999999".into();
+    let conditions = value["status"]["conditions"].as_array_mut().unwrap();
+    let last = conditions.last_mut().unwrap();
+    (last["status"], last["lastTransitionTime"]) = ("Unknown".into(), "2031-01-01T00:00:00Z".into());
+    value.to_string().into_bytes()
+}
+
+/// What `work` takes at best, over enough rounds to stand above the clock.
+fn best_of<T>(mut work: impl FnMut() -> T) -> f64 {
+    const ROUNDS: u32 = 200;
+    let round = |work: &mut dyn FnMut() -> T| {
+        let start = Instant::now();
+        for _ in 0..ROUNDS {
+            std::hint::black_box(work());
+        }
+        start.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS)
+    };
+    (0..40).map(|_| round(&mut work)).fold(f64::INFINITY, f64::min)
 }
 
 fn change(criterion: &mut Criterion) {
-    let (stream, types, pod) = (pods(), types(), pod());
+    let (stream, pod) = (pods(), pod());
+    let cleaner = cleaner(&stream);
+    let line = [b"{\"type\":\"MODIFIED\",\"object\":", pod.as_slice(), b"}"].concat();
+    let line = Line::Whole(line.into());
+    let by_kube = || {
+        let object: DynamicObject = serde_json::from_slice(&pod).unwrap();
+        serde_json::to_vec(&object).unwrap()
+    };
+    let copied = || pod.clone();
+    let scanned = || {
+        let observed = scan::observe(&cleaner, &pod).unwrap();
+        let id = id::of_change(&stream, &observed.uid, &observed.version, Of::State, 0);
+        (observed, id)
+    };
+    let read = || WatchEvent::parse(&cleaner, &line).is_ok();
+
+    // In the order of keys that the parser leaves, so that nothing but the status differs.
+    let ordered: serde_json::Value = serde_json::from_slice(&pod).unwrap();
+    let before = scan::observe(&cleaner, ordered.to_string().as_bytes()).unwrap();
+    let after = scan::observe(&cleaner, &later(&pod)).unwrap();
+    let row = Row {
+        uid: before.uid.clone(),
+        seen: before.version.clone(),
+        logged: before.version.clone(),
+        id: Id([0; 16]),
+        seq: 1,
+        since: 1,
+        observed_at: jiff::Timestamp::UNIX_EPOCH,
+        generation: before.generation,
+        managed: before.managed.clone(),
+        object: before.object.clone().ok(),
+    };
+    let detail = Detail::default();
+    let compared = || compare::present(&stream, 0, Some(&row), after.clone(), View::Watch, &detail);
+    let Meaning::Changes(drafts) = compared() else { panic!("a changed status is a change") };
+    let paths = &drafts[0].change.difference.as_ref().unwrap().paths;
+    assert_eq!(paths.len(), 2, "{paths:?}");
+
     let mut group = criterion.benchmark_group("change");
     group.throughput(Throughput::Bytes(pod.len() as u64));
-    group.bench_function(format!("scan, clean and name a Pod of {} bytes", pod.len()), |bencher| {
-        bencher.iter(|| {
-            let observed = scan::observe(&types, &pod).unwrap();
-            id::of_change(&stream, &observed.uid, &observed.version, Of::State, 0)
-        });
+    let size = pod.len();
+    group.bench_function(format!("(a) DynamicObject decode and serde_json encode of a Pod of {size} bytes"), |b| {
+        b.iter(by_kube);
     });
-    group.bench_function("the same with serde_json, for comparison", |bencher| {
-        bencher.iter(|| {
-            let mut value: serde_json::Value = serde_json::from_slice(&pod).unwrap();
-            value["metadata"].as_object_mut().unwrap().remove("managedFields");
-            serde_json::to_vec(&value).unwrap()
-        });
-    });
+    group.bench_function("(b) memcpy of the same bytes", |b| b.iter(copied));
+    group.bench_function("scan, clean and id of it", |b| b.iter(scanned));
+    group.bench_function("the same from the line of a watch", |b| b.iter(read));
+    group.bench_function("compare and patch of a status change in it", |b| b.iter(compared));
     group.finish();
+
+    let (by_kube, copied, scanned) = (best_of(by_kube), best_of(copied), best_of(scanned));
+    let (read, compared) = (best_of(read), best_of(compared));
+    println!("(a) {by_kube:.1} us, (b) {copied:.2} us");
+    for (name, took) in [("scan, clean and id", scanned), ("from a watch line", read), ("compare and patch", compared)]
+    {
+        println!("{name}: {took:.2} us = 1/{:.1} of (a), {:.1} times (b)", by_kube / took, took / copied);
+    }
 }
 
 /// 500 different Pods of about 10 KB, as records.
@@ -64,8 +136,8 @@ fn records() -> Vec<Record> {
     const LEN: usize = 10_000;
     let cluster = Simulated::new(ClusterOptions::default());
     cluster.populate(COUNT * 4);
-    let types = types();
-    let pods: Vec<_> = cluster.list("pods").iter().map(|pod| scan::observe(&types, &pod.json()).unwrap()).collect();
+    let cleaner = cleaner(&pods());
+    let pods: Vec<_> = cluster.list("pods").iter().map(|pod| scan::observe(&cleaner, &pod.json()).unwrap()).collect();
     let objects: Vec<_> = pods.iter().filter_map(|pod| pod.object.clone().ok()).collect();
     // The simulator's Pods are smaller than many a real one: as many of them in one object as make it 10 KB.
     let mut next = objects.iter().cycle();
@@ -130,8 +202,8 @@ fn object(record: &Record) -> &[u8] {
 
 fn append(criterion: &mut Criterion) {
     const GROUP: u64 = 100;
-    let (stream, types, pod) = (pods(), types(), pod());
-    let observed = scan::observe(&types, &pod).unwrap();
+    let (stream, pod) = (pods(), pod());
+    let observed = scan::observe(&cleaner(&stream), &pod).unwrap();
     let bytes = observed.object.as_ref().unwrap().len() as u64;
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();

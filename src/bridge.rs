@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use crate::{
     admin,
     backoff::Backoff,
+    change::{Cleaning, Ignored, compare::Detail},
     changelog::{Changelog, OpenError, Setup, StoreError, StreamState, WriteError},
     cli::progress,
     clock::Clock,
@@ -24,6 +25,7 @@ use crate::{
         cluster::{Cluster, ConnectError, refused},
         discovery::{self, Discovered},
         names::{self, Plan},
+        redact_key::{self, KeyError},
         roster::{self, Roster},
     },
     vitals::Vitals,
@@ -38,6 +40,9 @@ pub enum RunError {
     /// The data directory cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The key of redaction cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// A sink cannot be opened.
     #[error("sinks[{index}] ({name}): {message}")]
     Sink {
@@ -111,8 +116,13 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     if !config.data_dir.exists() {
         check_words(&plan, &[])?;
     }
-    let setup = Setup { accept_new: accept_new_cluster, keep: config.log.clone(), ..Setup::of(&cluster.identity.uid) };
+    let config::Record { patch, before, ignore, drop, redact, redact_key } = config.record.clone();
+    let detail = Detail { patch, before, ignored: Ignored(ignore) };
+    let uid = cluster.identity.uid.clone();
+    let setup = Setup { uid, accept_new: accept_new_cluster, detail, keep: config.log.clone() };
     let mut log = Changelog::open(&config.data_dir, setup, clock.clone(), &vitals)?;
+    let key = redact_key::load(redact_key.as_ref(), &config.data_dir)?;
+    let cleaning = Cleaning { drop, redact, key };
     check_words(&plan, &log.known().streams()?)?;
     info!(
         cluster = %cluster.identity.name, streams = plan.follow.len(), sinks = config.sinks.len(),
@@ -128,7 +138,7 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
         pumps.spawn(pump(index, sink, &log, terms)?.run());
         orders.insert(sink.common.name.clone(), way);
     }
-    let means = Means::new(config, cluster, log.appender(), log.known(), clock);
+    let means = Means::new(config, cluster, cleaning, log.appender(), log.known(), clock);
     // A token of its own: when it ends by itself, that is a failure and not a request to stop.
     let roster = Roster::new(means, config.streams.clone(), vitals, stop.child_token());
     let mut source = JoinSet::new();

@@ -22,6 +22,8 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 pub use load::{ConfigError, Flags, load};
 
+use crate::change::Pattern;
+
 /// The whole configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -38,6 +40,8 @@ pub struct Config {
     pub watch: Watch,
     /// How what is known is held against the cluster.
     pub verify: Verify,
+    /// What a record holds.
+    pub record: Record,
     /// How the log is kept.
     pub log: Log,
     /// Where to push the log. Read apart, because what a sink may hold depends on its type.
@@ -166,6 +170,34 @@ pub struct Watch {
     pub timeout_max_secs: NonZeroU32,
     /// A stream that has had bookmarks and has none for this long is rebuilt.
     pub stall_timeout_secs: NonZeroU64,
+}
+
+/// `record`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Record {
+    /// Whether an update tells the difference as a patch.
+    pub patch: bool,
+    /// Whether an update holds the object as it was before.
+    pub before: bool,
+    /// Paths of which a difference does not count.
+    pub ignore: Vec<Pattern>,
+    /// Paths that are cut out of objects.
+    pub drop: Vec<Pattern>,
+    /// Paths whose values are replaced by a keyed mark.
+    pub redact: Vec<Pattern>,
+    /// The key of the marks; none = made with the data directory, and kept in it.
+    pub redact_key: Option<Reference>,
+}
+
+/// Where a credential is; the configuration never holds one itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reference {
+    /// In a variable of the environment.
+    Env(String),
+    /// In a file.
+    File(PathBuf),
 }
 
 /// `log`
@@ -346,6 +378,7 @@ impl Default for Config {
             list: List::default(),
             watch: Watch::default(),
             verify: Verify::default(),
+            record: Record::default(),
             log: Log::default(),
             sinks: Vec::new(),
             admin: Admin::default(),
@@ -386,6 +419,28 @@ impl Default for Verify {
     fn default() -> Self {
         // A few metadata-only LISTs a day are not noticed, and a divergence should not outlive a working day.
         Self { interval_secs: 21_600 }
+    }
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        // The patch is small and what people ask for; the object as it was doubles a record.
+        let (ignore, drop, redact) = (Vec::new(), Vec::new(), Vec::new());
+        Self { patch: true, before: false, ignore, drop, redact, redact_key: None }
+    }
+}
+
+// By hand: somebody may write the credential itself here, which must not come back in the message.
+impl<'de> Deserialize<'de> for Reference {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = serde_json::Value::deserialize(deserializer)?;
+        let members = value.as_object().filter(|members| members.len() == 1);
+        let reference = members.and_then(|members| {
+            let text = |key: &str| Some(members.get(key)?.as_str()?.to_owned()).filter(|text| !text.is_empty());
+            text("env").map(Self::Env).or_else(|| text("file").map(|path| Self::File(path.into())))
+        });
+        let expected = "expected a reference: {file: PATH} or {env: NAME}; what was found is not repeated here";
+        reference.ok_or_else(|| D::Error::custom(expected))
     }
 }
 

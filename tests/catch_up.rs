@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubetide::{
     backoff::Backoff,
-    change::{Managed, ObjectKey, Observed, ResourceVersion},
+    change::{Managed, ObjectKey, Observed, ResourceVersion, Writers},
     changelog::{Changelog, Entry, Fingerprint, Setup},
     clock::Clock,
     config::{self, Start, WhenBehind},
@@ -119,6 +119,7 @@ fn observed(name: &str, uid: &str, version: u64) -> Observed {
         version: ResourceVersion::new(version.to_string()),
         generation: None,
         managed: Managed::default(),
+        writers: Writers::default(),
         object: Ok(Bytes::from(format!("{{\"version\":{version},\"filler\":\"{filler}\"}}"))),
     }
 }
@@ -575,7 +576,7 @@ async fn play(moves: Vec<Move>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if std::env::var_os("KUBETIDE_TORTURE").is_some() { 300 } else { 30 }, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if std::env::var_os("KUBETIDE_TORTURE").is_some() { 150 } else { 15 }, max_shrink_iters: 200, ..ProptestConfig::default() })]
     /// Against the simplest model: whatever happens to the log and the receiver, what the receiver has is what there is.
     #[test]
     fn whatever_happens_the_receiver_ends_up_with_what_there_is(moves in moves()) {

@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 use kubetide::{
-    change::{Managed, ObjectKey, Observed, ResourceVersion},
+    change::{Managed, ObjectKey, Observed, ResourceVersion, Writers},
     changelog::{Changelog, Entry, Fingerprint, OpenError, Phase, Setup},
     clock::Clock,
     vitals::Vitals,
@@ -24,6 +24,7 @@ fn observed(name: &str, uid: &str, version: u64) -> Observed {
         version: ResourceVersion::new(version.to_string()),
         generation: None,
         managed: Managed::default(),
+        writers: Writers::default(),
         object: Ok(Bytes::from(format!("{{\"name\":\"{name}\",\"version\":{version}}}"))),
     }
 }

@@ -130,8 +130,7 @@ fn unknown_keys_are_refused_with_their_path_the_nearest_and_the_allowed_ones() {
             "allowed: resource, namespaces, exclude_namespaces",
         ],
     );
-    let top =
-        "allowed: cluster, data_dir, streams, list, watch, verify, log, admin, telemetry, shutdown_grace_secs, sinks";
+    let top = "allowed: cluster, data_dir, streams, list, watch, verify, record, log, admin, telemetry, shutdown_grace_secs, sinks";
     assert_refused("sink: []", &["sink: unknown key", "did you mean sinks?", top]);
     assert_refused("List: {page_size: 1}", &["List: unknown key", "did you mean list?"]);
     assert_refused("list: {list: 1}", &["list.list: unknown key; allowed: page_size"]);

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubetide::{
     backoff::Backoff,
-    change::{Managed, ObjectKey, Observed, ResourceVersion},
+    change::{Managed, ObjectKey, Observed, ResourceVersion, Writers},
     changelog::{Changelog, Cursor, CursorFile, Entry, Setup},
     clock::Clock,
     config::{Start, WhenBehind},
@@ -88,7 +88,8 @@ async fn append(log: &Changelog, stream: &Arc<Stream>, versions: std::ops::Range
             version: ResourceVersion::new(version.to_string()),
             generation: None,
             managed: Managed::default(),
-            object: Ok(Bytes::from_static(b"{}")),
+            writers: Writers::default(),
+            object: Ok(Bytes::from(format!("{{\"version\":{version}}}"))),
         };
         appender.append(stream, Entry::Present(observed)).await.unwrap();
     }

@@ -6,7 +6,8 @@
 use kubetide_sink::{Change, Id, Op, Origin, Stream};
 
 use super::{
-    ObjectKey, Observed, Row,
+    Ignored, ObjectKey, Observed, Row,
+    diff::{self, Diff},
     id::{self, Of},
 };
 
@@ -46,11 +47,13 @@ pub struct Detail {
     pub patch: bool,
     /// The object as it was before.
     pub before: bool,
+    /// Which differences do not count.
+    pub ignored: Ignored,
 }
 
 impl Default for Detail {
     fn default() -> Self {
-        Self { patch: true, before: false }
+        Self { patch: true, before: false, ignored: Ignored::default() }
     }
 }
 
@@ -74,12 +77,36 @@ pub struct Draft {
     pub change: Change,
 }
 
+/// How the content of an observation differs from what is known.
+enum Content {
+    /// In nothing that counts.
+    Same,
+    /// In this.
+    Differs(Diff),
+    /// That cannot be told: there is no object on one side.
+    Unknown,
+}
+
 impl Row {
-    /// Whether the object is what is known, to the byte.
-    pub fn is(&self, observed: &Observed) -> bool {
-        self.uid == observed.uid
-            && self.seen == observed.version
-            && self.object.as_ref() == observed.object.as_ref().ok()
+    /// Whether the object is what is known, in everything that counts.
+    pub fn is(&self, observed: &Observed, ignored: &Ignored) -> bool {
+        let same_content = || match (&self.object, &observed.object) {
+            (None, Err(_)) => true,
+            _ => matches!(self.content(observed, ignored), Content::Same),
+        };
+        self.uid == observed.uid && self.seen == observed.version && same_content()
+    }
+
+    fn content(&self, observed: &Observed, ignored: &Ignored) -> Content {
+        match (&self.object, &observed.object) {
+            (Some(before), Ok(now)) if before == now => Content::Same,
+            (Some(before), Ok(now)) => match diff::of(before, now, ignored) {
+                Some(diff) if diff.counts => Content::Differs(diff),
+                Some(_) => Content::Same,
+                None => Content::Unknown,
+            },
+            _ => Content::Unknown,
+        }
     }
 }
 
@@ -100,16 +127,22 @@ pub fn present(
 ) -> Meaning {
     let mut drafts = Vec::new();
     let mut previous = None;
+    let mut diff = None;
     let op = match (row, view) {
         (Some(row), View::Watch) if observed.version.is_covered_by(&row.seen) => return Meaning::Nothing,
-        (Some(row), View::Resync(By::Content)) if row.is(&observed) => return Meaning::Nothing,
+        (Some(row), View::Resync(By::Content)) if row.is(&observed, &detail.ignored) => return Meaning::Nothing,
         (Some(row), View::Snapshot(_) | View::Resync(By::Version))
             if row.uid == observed.uid && observed.version.is_covered_by(&row.seen) =>
         {
             return Meaning::Nothing;
         }
         (Some(row), _) if row.uid == observed.uid => {
-            previous = Some(row.logged.to_string());
+            match row.content(&observed, &detail.ignored) {
+                Content::Same => return Meaning::Seen,
+                Content::Differs(found) => diff = Some(found),
+                Content::Unknown => {}
+            }
+            previous = Some(row);
             Op::Update
         }
         (Some(row), _) => {
@@ -119,6 +152,11 @@ pub fn present(
         (None, View::Snapshot(_)) => Op::Snapshot,
         (None, View::Watch | View::Resync(_)) => Op::Create,
     };
+    let actor = match op {
+        Op::Create | Op::Update => observed.writers.actor(&observed.managed, previous.map(|row| &row.managed)),
+        Op::Snapshot | Op::Delete => None,
+    };
+    let (difference, patch) = diff.map_or((None, None), |diff| (Some(diff.difference), diff.patch));
     let snapshot = match (op, view) {
         (Op::Snapshot, View::Snapshot(id)) => Some(id),
         _ => None,
@@ -136,13 +174,13 @@ pub fn present(
             name: observed.key.name,
             uid: observed.uid,
             resource_version: observed.version.to_string(),
-            previous_resource_version: previous,
+            previous_resource_version: previous.map(|row| row.logged.to_string()),
             generation: observed.generation,
             snapshot,
-            difference: None,
-            actor: None,
-            patch: None,
-            before: detail.before.then(|| row.and_then(|row| row.object.clone())).flatten(),
+            difference,
+            actor,
+            patch: patch.filter(|_| detail.patch),
+            before: previous.filter(|_| detail.before).and_then(|row| row.object.clone()),
             object,
             problem,
         },
@@ -195,12 +233,16 @@ mod tests {
     use kubetide_sink::sample;
 
     use super::*;
-    use crate::change::{Managed, ResourceVersion};
+    use crate::change::{Managed, ResourceVersion, Writers};
 
     const RESYNC: View = View::Resync(By::Version);
 
     fn stream() -> Stream {
         sample::stream("pods", "Pod")
+    }
+
+    fn object(uid: &str, version: &str) -> Bytes {
+        Bytes::from(format!(r#"{{"metadata":{{"resourceVersion":"{version}"}},"spec":"{uid}@{version}"}}"#))
     }
 
     fn observed(uid: &str, version: &str) -> Observed {
@@ -210,7 +252,8 @@ mod tests {
             version: ResourceVersion::new(version),
             generation: None,
             managed: Managed::default(),
-            object: Ok(Bytes::from(format!("{uid}@{version}"))),
+            writers: Writers::default(),
+            object: Ok(object(uid, version)),
         }
     }
 
@@ -225,7 +268,7 @@ mod tests {
             observed_at: jiff::Timestamp::UNIX_EPOCH,
             generation: None,
             managed: Managed::default(),
-            object: Some(Bytes::from(format!("{uid}@{version}"))),
+            object: Some(object(uid, version)),
         }
     }
 
@@ -263,7 +306,7 @@ mod tests {
         assert_eq!(ops(Some(&known), observed("u", "10"), by_content), []);
         assert_eq!(ops(Some(&known), observed("u", "9"), by_content), [(Op::Update, Origin::List)]);
         assert_eq!(ops(Some(&known), observed("u", "9"), RESYNC), []);
-        let reused = Observed { object: Ok(Bytes::from_static(b"other")), ..observed("u", "10") };
+        let reused = Observed { object: Ok(Bytes::from_static(b"{}")), ..observed("u", "10") };
         assert_eq!(ops(Some(&known), reused.clone(), by_content), [(Op::Update, Origin::List)]);
         let (before, after) =
             (drafts(0, None, observed("u", "10"), View::Watch), drafts(1, Some(&known), reused, by_content));
@@ -285,7 +328,7 @@ mod tests {
         let drafts = drafts(0, Some(&known), observed("new", "12"), RESYNC);
         let [delete, create] = drafts.as_slice() else { panic!("{drafts:?}") };
         assert_eq!((delete.change.op, delete.change.uid.as_str()), (Op::Delete, "old"));
-        assert_eq!(delete.change.object.as_deref(), Some(b"old@10".as_slice()));
+        assert_eq!(delete.change.object.as_deref(), Some(object("old", "10").as_ref()));
         assert_eq!((create.change.op, create.change.uid.as_str()), (Op::Create, "new"));
         assert_eq!(create.change.previous_resource_version, None);
     }

@@ -1,20 +1,31 @@
 //! Stage 2: raw bytes to changes. Pure: no clock, no I/O.
 //!
-//! [`scan`] finds an object's identity and cuts out what is not wanted, [`compare`] holds it against what is known
-//! and says what happened, [`id`] names the result.
+//! [`scan`] finds an object's identity and, by the [`Cleaner`] of its stream, cuts out and redacts what is not wanted; [`compare`]
+//! holds it against what is known and says what happened, [`id`] names the result.
 
+mod clean;
 pub mod compare;
+mod diff;
 pub mod id;
+mod json;
+mod pattern;
+mod redact;
+mod rules;
 pub mod scan;
 mod version;
+mod writers;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use kubetide_sink::Id;
 use serde::{Deserialize, Serialize};
 
+pub use clean::{Cleaner, Cleaning, TypeMeta};
+pub use pattern::{Ignored, Pattern, PatternError};
+pub use redact::RedactKey;
 pub use scan::NoIdentity;
 pub use version::ResourceVersion;
+pub use writers::Writers;
 
 /// An object's place within its stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,23 +49,23 @@ pub struct Observed {
     pub generation: Option<i64>,
     /// What its `metadata.managedFields` were.
     pub managed: Managed,
+    /// Who wrote them.
+    pub writers: Writers,
     /// The cleaned bytes, or why there are none.
     pub object: Result<Bytes, String>,
+}
+
+impl Observed {
+    /// Whether it could not be walked because it is too deep.
+    pub fn is_too_deep(&self) -> bool {
+        self.object.as_ref().is_err_and(|problem| problem.starts_with(json::TOO_DEEP))
+    }
 }
 
 /// A checksum of each entry of an object's `managedFields`, which are not kept themselves. With them a metadata-only LIST can
 /// tell two contents of one version apart, and a new entry is known as new.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Managed(pub Vec<u32>);
-
-/// `kind` and `apiVersion` as the objects of a stream carry them; a LIST may leave them out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TypeMeta {
-    /// `kind`
-    pub kind: String,
-    /// `apiVersion`
-    pub api_version: String,
-}
 
 /// What is known of one object: the row of the store, and what the next observation is compared with.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

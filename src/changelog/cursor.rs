@@ -19,8 +19,8 @@ use super::{
 };
 use crate::change::id;
 
-/// A slot is a page: the longest names of an object fit in, and a torn write touches one slot only.
-const SLOT_LEN: usize = 4096;
+/// A slot is four disk sectors: the longest names of an object fit in, and a torn write touches one slot only.
+const SLOT_LEN: usize = 2048;
 
 /// How far a sink is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,10 +7,17 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    api::{ApiError, status_error},
+    api::{ApiError, place_of, status_error},
     lines::Line,
 };
-use crate::change::{Observed, ResourceVersion, TypeMeta, scan};
+use crate::change::{Cleaner, Observed, ResourceVersion, scan};
+
+/// How the lines of a watch begin that tell of an object, and whether it is gone.
+const EVENTS: [(&[u8], bool); 3] = [
+    (br#"{"type":"MODIFIED","object":"#, false),
+    (br#"{"type":"ADDED","object":"#, false),
+    (br#"{"type":"DELETED","object":"#, true),
+];
 
 /// One page of a LIST.
 #[derive(Debug)]
@@ -49,7 +56,7 @@ impl Page {
             remaining_item_count: Option<u64>,
         }
         let list: List<'_> = serde_json::from_slice(&body)
-            .map_err(|error| ApiError::failed(format!("a LIST that is not one: {error}")))?;
+            .map_err(|error| ApiError::failed(format!("a LIST that is not one: {}", place_of(&error))))?;
         if list.metadata.resource_version.is_empty() {
             return Err(ApiError::failed("a LIST without a resourceVersion"));
         }
@@ -84,18 +91,50 @@ pub enum WatchEvent {
 
 impl WatchEvent {
     /// Reads one line of a watch.
-    pub fn parse(types: &TypeMeta, line: &Line) -> Result<Self, ApiError> {
+    pub fn parse(cleaner: &Cleaner, line: &Line) -> Result<Self, ApiError> {
         match line {
-            Line::TooLong(beginning) => Self::parse_beginning(types, beginning),
-            Line::Whole(line) => match std::str::from_utf8(line) {
-                Ok(text) => Self::parse_text(types, text, None),
-                // Not as it was sent, but the names in it are: it can be told of which object nothing can be told.
-                Err(_) => Self::parse_text(types, &String::from_utf8_lossy(line), Some("bad UTF-8")),
-            },
+            Line::TooLong(beginning) => Self::parse_beginning(cleaner, beginning),
+            Line::Whole(line) => {
+                let seen = Self::scan(cleaner, line);
+                if let Some(Self::Present(observed) | Self::Deleted(observed)) = &seen
+                    && observed.object.is_ok()
+                {
+                    return seen.ok_or_else(|| ApiError::Undecodable("no watch event".into()));
+                }
+                let read = match std::str::from_utf8(line) {
+                    Ok(text) => Self::parse_text(cleaner, text, None),
+                    // Not as it was sent, but the names in it are: it can be told of which object nothing can be told.
+                    Err(_) => Self::parse_text(cleaner, &String::from_utf8_lossy(line), Some("bad UTF-8")),
+                };
+                match (read, seen) {
+                    // The parser does not go as deep as the scanner, which knows the object and what is wrong with it.
+                    (Err(ApiError::Undecodable(_)), Some(event)) if event.is_too_deep() => Ok(event),
+                    (read, _) => read,
+                }
+            }
         }
     }
 
-    fn parse_text(types: &TypeMeta, line: &str, problem: Option<&str>) -> Result<Self, ApiError> {
+    /// Reads a line in the API server's own spelling, `{"type":"ADDED","object":…}`, without looking at anything twice.
+    fn scan(cleaner: &Cleaner, line: &[u8]) -> Option<Self> {
+        let (deleted, rest) = EVENTS
+            .iter()
+            .find_map(|(beginning, deleted)| line.strip_prefix(*beginning).map(|rest| (*deleted, rest)))?;
+        let (observed, end) = scan::observe_first(cleaner, rest).ok()?;
+        if observed.object.is_ok() && &rest[end..] != b"}" {
+            return None;
+        }
+        Some(if deleted { Self::Deleted(observed) } else { Self::Present(observed) })
+    }
+
+    fn is_too_deep(&self) -> bool {
+        match self {
+            Self::Present(observed) | Self::Deleted(observed) => observed.is_too_deep(),
+            Self::Bookmark { .. } => false,
+        }
+    }
+
+    fn parse_text(cleaner: &Cleaner, line: &str, problem: Option<&str>) -> Result<Self, ApiError> {
         #[derive(Deserialize)]
         struct Event<'a> {
             #[serde(borrow)]
@@ -114,12 +153,13 @@ impl WatchEvent {
             #[serde(default)]
             annotations: std::collections::HashMap<String, String>,
         }
-        let broken =
-            |error: serde_json::Error| ApiError::Undecodable(format!("a watch event that is not one: {error}"));
+        let broken = |error: serde_json::Error| {
+            ApiError::Undecodable(format!("a watch event that is not one: {}", place_of(&error)))
+        };
         let event: Event<'_> = serde_json::from_str(line).map_err(broken)?;
         let object = event.object.get();
         let observe = || -> Result<Observed, ApiError> {
-            let mut observed = scan::observe(types, object.as_bytes())?;
+            let mut observed = scan::observe(cleaner, object.as_bytes())?;
             if let Some(problem) = problem {
                 observed.object = Err(problem.into());
             }
@@ -135,18 +175,18 @@ impl WatchEvent {
                 Ok(Self::Bookmark { version: ResourceVersion::new(resource_version), ends_list })
             }
             "ERROR" => Err(status_error(None, None, object.as_bytes())),
-            other => Err(ApiError::Undecodable(format!("a watch event of the unknown type {other:?}"))),
+            _ => Err(ApiError::Undecodable("a watch event of an unknown type".into())),
         }
     }
 
     /// Of an event that is too long, the object it is about, if that is near its beginning.
-    fn parse_beginning(types: &TypeMeta, beginning: &[u8]) -> Result<Self, ApiError> {
+    fn parse_beginning(cleaner: &Cleaner, beginning: &[u8]) -> Result<Self, ApiError> {
         let too_long = || ApiError::Undecodable("a watch event is larger than 16 MiB".into());
         // As the API server writes it.
         let rest = beginning.strip_prefix(br#"{"type":""#).ok_or_else(too_long)?;
         let object_at =
             rest.windows(11).take(64).position(|window| window == br#"","object":"#).ok_or_else(too_long)?;
-        let observed = scan::observe(types, &rest[object_at + 11..]).map_err(|_| too_long())?;
+        let observed = scan::observe(cleaner, &rest[object_at + 11..]).map_err(|_| too_long())?;
         let observed = Observed { object: Err("larger than 16 MiB".into()), ..observed };
         match &rest[..object_at] {
             b"ADDED" | b"MODIFIED" => Ok(Self::Present(observed)),

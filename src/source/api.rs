@@ -138,7 +138,7 @@ pub async fn get<T: serde::de::DeserializeOwned>(cluster: &Cluster, path: &str, 
     let read = async {
         let body = body_of(send(cluster, request).await?).await?;
         serde_json::from_slice(&body)
-            .map_err(|error| ApiError::failed(format!("{path}: not what was expected: {error}")))
+            .map_err(|error| ApiError::failed(format!("{path}: not what was expected: {}", place_of(&error))))
     };
     let limit = Duration::from_secs(30);
     tokio::time::timeout(limit, read)
@@ -191,6 +191,17 @@ pub async fn send(cluster: &Cluster, mut request: Request<Body>) -> Result<Respo
     let body = tokio::time::timeout(Duration::from_secs(5), body_of(response)).await;
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
     Err(status_error(Some(status), retry_after, &body))
+}
+
+/// What a parser stumbled over, and where; not in its own words, which quote what they found.
+pub(super) fn place_of(error: &serde_json::Error) -> String {
+    let what = match error.classify() {
+        serde_json::error::Category::Io => "cannot be read",
+        serde_json::error::Category::Syntax => "not JSON",
+        serde_json::error::Category::Data => "something unexpected",
+        serde_json::error::Category::Eof => "it ends too early",
+    };
+    format!("{what} at line {} column {}", error.line(), error.column())
 }
 
 /// The whole body.

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
-    change::{ResourceVersion, TypeMeta},
+    change::{Cleaner, ResourceVersion},
     clock::Clock,
 };
 
@@ -108,7 +108,7 @@ async fn watch(
     news: &mpsc::Sender<News>,
     tell: &impl Fn(String, bool) -> Option<News>,
 ) -> Result<(), ApiError> {
-    let types = TypeMeta { kind: String::new(), api_version: String::new() };
+    let cleaner = Cleaner::of_nothing();
     let seconds = rand::random_range(WATCH_SECONDS);
     let silence = Duration::from_secs(seconds.into()) + SLACK;
     let mut known = from.is_none();
@@ -122,7 +122,7 @@ async fn watch(
     loop {
         let line = clock.within(silence, lines.next()).await.unwrap_or(Err(ApiError::Stalled))?;
         let Some(line) = line else { return Ok(()) };
-        let version = match WatchEvent::parse(&types, &line)? {
+        let version = match WatchEvent::parse(&cleaner, &line)? {
             WatchEvent::Bookmark { version, ends_list } => {
                 known &= !ends_list;
                 version

@@ -98,10 +98,11 @@ type Asked<T> = Result<Result<T, ApiError>, SourceError>;
 impl Follower {
     /// A loop for this stream, until `stop`.
     pub fn new(follow: &Follow, means: Means, vitals: StreamVitals, stop: CancellationToken) -> Self {
+        let cleaner = means.cleaning.cleaner(&follow.stream, follow.selection.types(&follow.stream));
         Self {
             stream: follow.stream.clone(),
-            port: Port::new(means.cluster.clone(), follow.stream.clone(), follow.selection.clone()),
-            fingerprint: follow.selection.fingerprint(&follow.stream),
+            fingerprint: follow.selection.fingerprint(&follow.stream, &cleaner),
+            port: Port::new(means.cluster.clone(), follow.stream.clone(), follow.selection.clone(), cleaner),
             asked_as: follow.asked_as.clone(),
             poll: follow.poll,
             means,

@@ -19,6 +19,7 @@ pub mod names;
 mod pace;
 pub mod port;
 mod pulse;
+pub mod redact_key;
 pub mod roster;
 pub mod selection;
 mod verify;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
+    change::{Cleaning, Ignored},
     changelog::{Appender, Known, StoreError, WriteError},
     clock::Clock,
     config,
@@ -62,6 +64,10 @@ pub struct Means {
     pub watch: config::Watch,
     /// How to verify.
     pub verify: config::Verify,
+    /// What is cleaned out of objects.
+    pub cleaning: Arc<Cleaning>,
+    /// Which differences do not count.
+    pub ignored: Arc<Ignored>,
     /// The clock.
     pub clock: Clock,
     /// How many LISTs may run at once.
@@ -74,7 +80,14 @@ pub struct Means {
 
 impl Means {
     /// For the streams of `config`.
-    pub fn new(config: &config::Config, cluster: cluster::Cluster, log: Appender, known: Known, clock: Clock) -> Self {
+    pub fn new(
+        config: &config::Config,
+        cluster: cluster::Cluster,
+        cleaning: Cleaning,
+        log: Appender,
+        known: Known,
+        clock: Clock,
+    ) -> Self {
         Self {
             cluster,
             log,
@@ -82,6 +95,8 @@ impl Means {
             list: config.list.clone(),
             watch: config.watch.clone(),
             verify: config.verify.clone(),
+            cleaning: Arc::new(cleaning),
+            ignored: Arc::new(Ignored(config.record.ignore.clone())),
             clock,
             lists: Arc::new(Semaphore::new(config.list.max_concurrent.get())),
             pace: pace::Pace::default(),

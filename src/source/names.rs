@@ -120,11 +120,6 @@ impl Plan {
         cluster: &Cluster,
     ) -> Result<(), String> {
         let name = served.full_name();
-        if served.group.is_empty() && served.resource == "secrets" {
-            return Err(format!(
-                "{path}.resource: secrets cannot be captured by this version: it does not redact them"
-            ));
-        }
         if !served.watchable && entry.mode == Mode::Watch {
             return Err(format!("{path}.mode: {name} cannot be watched; use mode: poll"));
         }
@@ -391,7 +386,6 @@ mod tests {
         assert!(refused(twice).contains("streams[1]"));
         assert!(refused(json!([{"resource": "pods"}, {"resource": "po", "namespaces": ["a"]}])).contains("already"));
         assert!(refused(json!([{"resource": "ns", "namespaces": ["a"]}])).contains("streams[0].namespaces"));
-        assert!(refused(json!([{"resource": "secrets"}])).contains("redact"));
         assert!(refused(json!([{"resource": "meters"}])).contains("mode: poll"));
         assert!(refused(json!([{"resource": "*"}, {"resource": "*"}])).contains("streams[1]"));
     }

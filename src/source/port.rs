@@ -14,7 +14,7 @@ use super::{
     selection::Selection,
 };
 use crate::{
-    change::{ObjectKey, Observed, ResourceVersion, TypeMeta, scan},
+    change::{Cleaner, ObjectKey, Observed, ResourceVersion, scan},
     config::Content,
 };
 
@@ -24,14 +24,13 @@ pub struct Port {
     cluster: Cluster,
     stream: Arc<Stream>,
     selection: Selection,
-    types: TypeMeta,
+    cleaner: Cleaner,
 }
 
 impl Port {
     /// The port of a stream.
-    pub fn new(cluster: Cluster, stream: Arc<Stream>, selection: Selection) -> Self {
-        let types = selection.types(&stream);
-        Self { cluster, stream, selection, types }
+    pub const fn new(cluster: Cluster, stream: Arc<Stream>, selection: Selection, cleaner: Cleaner) -> Self {
+        Self { cluster, stream, selection, cleaner }
     }
 
     /// The cluster behind it.
@@ -39,14 +38,14 @@ impl Port {
         &self.cluster
     }
 
-    /// `kind` and `apiVersion` of the objects.
-    pub const fn types(&self) -> &TypeMeta {
-        &self.types
+    /// How its objects are cleaned.
+    pub const fn cleaner(&self) -> &Cleaner {
+        &self.cleaner
     }
 
     /// Finds and cleans an object of a LIST.
     pub fn observe(&self, object: &[u8]) -> Result<Observed, ApiError> {
-        let observed = scan::observe(&self.types, object)?;
+        let observed = scan::observe(&self.cleaner, object)?;
         if object.len() > MAX_LINE {
             return Ok(Observed { object: Err("larger than 16 MiB".into()), ..observed });
         }
@@ -152,7 +151,7 @@ impl Port {
         let fields = "metadata.name=-";
         let mut lines = self.open_streaming(fields, Duration::from_secs(10)).await?;
         while let Some(line) = lines.next().await? {
-            if let Ok(WatchEvent::Bookmark { version, ends_list: true }) = WatchEvent::parse(&self.types, &line) {
+            if let Ok(WatchEvent::Bookmark { version, ends_list: true }) = WatchEvent::parse(&self.cleaner, &line) {
                 return Ok(Some(version));
             }
         }

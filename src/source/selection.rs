@@ -3,7 +3,7 @@
 use kubetide_sink::{Id, Stream};
 
 use crate::{
-    change::{TypeMeta, id},
+    change::{Cleaner, TypeMeta, id},
     changelog::Fingerprint,
     config::{self, Content},
 };
@@ -50,12 +50,13 @@ impl Selection {
     }
 
     /// A hash over everything that shapes what the stream shows.
-    pub fn fingerprint(&self, stream: &Stream) -> Fingerprint {
+    pub fn fingerprint(&self, stream: &Stream, cleaner: &Cleaner) -> Fingerprint {
         let content = match self.content {
             Content::Full => "full",
             Content::Metadata => "metadata",
         };
-        let Id(hash) = id::hash(&[&stream.cluster.uid, &stream.version, &self.labels, &self.fields, content, CLEANING]);
+        let (asked, cleaned) = ([&self.labels, &self.fields, content], [CLEANING, cleaner.fingerprint()]);
+        let Id(hash) = id::hash(&[&[stream.cluster.uid.as_str(), &stream.version], &asked[..], &cleaned].concat());
         Fingerprint(hash)
     }
 }
@@ -66,6 +67,7 @@ mod tests {
     use kubetide_sink::sample;
 
     use super::*;
+    use crate::change::{Cleaning, Pattern, RedactKey};
 
     fn entry(yaml: serde_json::Value) -> config::Stream {
         serde_json::from_value(yaml).unwrap()
@@ -86,20 +88,45 @@ mod tests {
     fn everything_that_shapes_the_stream_is_in_its_fingerprint() {
         let stream = sample::stream("pods", "Pod");
         let base = Selection::default();
-        let mut seen = vec![base.fingerprint(&stream)];
+        let patterns = |paths: &[&str]| paths.iter().map(|path| Pattern::parse(path).unwrap()).collect::<Vec<_>>();
+        let cleaning = Cleaning { drop: vec![], redact: patterns(&["/spec/a"]), key: RedactKey::new(b"one") };
+        let print = |selection: &Selection, stream: &Stream, cleaning: &Cleaning| {
+            selection.fingerprint(stream, &cleaning.cleaner(stream, selection.types(stream)))
+        };
+        let mut seen = vec![print(&base, &stream, &cleaning)];
         for other in [
             Selection { labels: "a=b".into(), ..base.clone() },
             Selection { fields: "a=b".into(), ..base.clone() },
             Selection { content: Content::Metadata, ..base.clone() },
         ] {
-            seen.push(other.fingerprint(&stream));
+            seen.push(print(&other, &stream, &cleaning));
         }
-        seen.push(base.fingerprint(&Stream { version: "v2".into(), ..stream.clone() }));
+        for other in [
+            Cleaning { drop: patterns(&["/spec/a"]), ..cleaning.clone() },
+            Cleaning { drop: patterns(&["/spec/a"]), redact: vec![], ..cleaning.clone() },
+            Cleaning { redact: patterns(&["/spec/b"]), ..cleaning.clone() },
+            Cleaning { key: RedactKey::new(b"two"), ..cleaning.clone() },
+        ] {
+            seen.push(print(&base, &stream, &other));
+        }
+        seen.push(print(&base, &Stream { version: "v2".into(), ..stream.clone() }, &cleaning));
         let mut elsewhere = stream.clone();
         elsewhere.cluster.uid.push('x');
-        seen.push(base.fingerprint(&elsewhere));
+        seen.push(print(&base, &elsewhere, &cleaning));
         let different = seen.iter().enumerate().all(|(at, one)| !seen[..at].contains(one));
         assert!(different, "{seen:?}");
-        assert_eq!(base.fingerprint(&stream), seen[0]);
+        assert_eq!(print(&base, &stream, &cleaning), seen[0]);
+    }
+
+    #[test]
+    fn a_key_that_nothing_is_redacted_with_shapes_nothing() {
+        let print = |resource: &str, key: &[u8]| {
+            let stream = sample::stream(resource, "Any");
+            let cleaning = Cleaning { drop: vec![], redact: vec![], key: RedactKey::new(key) };
+            let selection = Selection::default();
+            selection.fingerprint(&stream, &cleaning.cleaner(&stream, selection.types(&stream)))
+        };
+        assert_eq!(print("pods", b"one"), print("pods", b"two"));
+        assert_ne!(print("secrets", b"one"), print("secrets", b"two"));
     }
 }

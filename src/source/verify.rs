@@ -183,7 +183,7 @@ impl Verifier {
         let row = self.means.known.row(&self.stream, key.clone()).await?;
         match (&row, &first) {
             (None, None) => return Ok(false),
-            (Some(row), Some(observed)) if row.is(observed) => return Ok(false),
+            (Some(row), Some(observed)) if row.is(observed, &self.means.ignored) => return Ok(false),
             (Some(row), _) if is_after(row, &version) => return Ok(false),
             _ => {}
         }

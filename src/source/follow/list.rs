@@ -100,7 +100,7 @@ impl Follower {
                 Some(Err(error)) => return Ok(Err(error)),
                 None => return no_end(),
             };
-            let entry = match WatchEvent::parse(self.port.types(), &line) {
+            let entry = match WatchEvent::parse(self.port.cleaner(), &line) {
                 Ok(WatchEvent::Present(observed)) => {
                     self.note_problem(&observed);
                     if let Some(list) = &mut memory.list {

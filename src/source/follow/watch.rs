@@ -85,7 +85,7 @@ impl Follower {
                     break ("stalled", Err(ApiError::Stalled));
                 }
             };
-            let (entry, reached) = match WatchEvent::parse(self.port.types(), &line) {
+            let (entry, reached) = match WatchEvent::parse(self.port.cleaner(), &line) {
                 Ok(WatchEvent::Bookmark { version, .. }) => {
                     memory.pulse.bookmark(self.means.clock.now());
                     self.vitals.bookmark();

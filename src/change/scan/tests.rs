@@ -1,0 +1,125 @@
+//! The scanner against a real parser, and against those who would hide something from it.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::change::{Cleaning, Pattern, RedactKey, TypeMeta};
+use kubetide_sink::sample;
+
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+fn cleaner(resource: &str, kind: &str, drop: &[&str], redact: &[&str]) -> Cleaner {
+    let patterns = |paths: &[&str]| paths.iter().map(|path| Pattern::parse(path).unwrap()).collect();
+    let cleaning =
+        Cleaning { drop: patterns(drop), redact: patterns(redact), key: RedactKey::new(b"a key for tests only") };
+    let types = TypeMeta { kind: kind.into(), api_version: "v1".into() };
+    cleaning.cleaner(&sample::stream(resource, kind), types)
+}
+
+fn pods() -> Cleaner {
+    cleaner("pods", "Pod", &[], &[])
+}
+
+fn cleaned(text: &str) -> String {
+    String::from_utf8(observe(&pods(), text.as_bytes()).unwrap().object.unwrap().to_vec()).unwrap()
+}
+
+fn problem(text: &str) -> String {
+    observe(&pods(), text.as_bytes()).unwrap().object.unwrap_err()
+}
+
+#[test]
+fn identity_is_found_and_the_rest_is_kept_byte_for_byte() {
+    let text = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7","generation":3,"x":1.50},"spec":{"e":"\u00e9\/", "n":[1e3,-0.5,true,null]}}"#;
+    let observed = observe(&pods(), text.as_bytes()).unwrap();
+    assert_eq!((observed.key.namespace.as_str(), observed.key.name.as_str()), ("n", "a"));
+    assert_eq!((observed.uid.as_str(), observed.version.as_str(), observed.generation), ("u", "7", Some(3)));
+    assert_eq!(observed.object.unwrap(), text.as_bytes());
+}
+
+#[test]
+fn a_listed_item_gets_the_bytes_that_a_watch_would_show() {
+    let listed = r#"{"metadata":{"name":"a","resourceVersion":"7"},"spec":{}}"#;
+    let watched = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"7"},"spec":{}}"#;
+    assert_eq!(cleaned(listed), cleaned(watched));
+    assert_eq!(cleaned(listed), watched);
+}
+
+#[test]
+fn managed_fields_and_last_applied_are_cut_wherever_they_stand() {
+    let managed = r#""managedFields":[{"manager":"m","x":{"a":[1,"]}"]}}]"#;
+    let applied = r#""kubectl.kubernetes.io/last-applied-configuration":"{\"a\":1}""#;
+    let escaped = r#""managed\u0046ields":[]"#;
+    let id = r#""name":"a","resourceVersion":"7""#;
+    for (metadata, expected) in [
+        (format!("{{{managed},{id}}}"), format!("{{{id}}}")),
+        (format!("{{{id},{managed}}}"), format!("{{{id}}}")),
+        (format!("{{{id}, {managed} ,\"uid\":\"u\"}}"), format!("{{{id} ,\"uid\":\"u\"}}")),
+        (format!("{{{id},{escaped}}}"), format!("{{{id}}}")),
+        (format!("{{\"annotations\":{{{applied}}},{id}}}"), format!("{{\"annotations\":{{}},{id}}}")),
+        (
+            format!("{{\"annotations\":{{{applied},\"k\":\"v\"}},{managed},{id}}}"),
+            format!("{{\"annotations\":{{\"k\":\"v\"}},{id}}}"),
+        ),
+        (format!("{{\"annotations\":null,{id}}}"), format!("{{\"annotations\":null,{id}}}")),
+    ] {
+        let text = format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{metadata}}}"#);
+        assert_eq!(cleaned(&text), format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{expected}}}"#));
+    }
+}
+
+#[test]
+fn what_cannot_be_walked_keeps_its_identity_and_says_why() {
+    let id = r#""metadata":{"name":"a","resourceVersion":"7"}"#;
+    let deep = format!("{}{}", "[".repeat(600), "]".repeat(600));
+    assert!(problem(&format!(r#"{{{id},"spec":{deep}}}"#)).contains("512"));
+    assert!(problem(&format!(r#"{{{id},"metadata":{{}}}}"#)).contains("twice"));
+    assert!(problem(&format!(r#"{{{id},"spec":{{"a":01}}}}"#)).contains("leading zero"));
+    assert!(problem(&format!("{{{id},\"spec\":\"a\nb\"}}")).contains("control character"));
+    assert!(problem(&format!("{{{id}}} x")).contains("behind the object"));
+    assert!(observe(&pods(), br#"{"metadata":{"namespace":"a"}}"#).is_err());
+    assert!(observe(&pods(), b"[]").is_err());
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        ".*".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 48, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            prop::collection::hash_map(".*", inner, 0..6).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn cleaning_equals_what_a_real_parser_would_remove(spec in any_json(), fields in any_json(), labels in any_json()) {
+        let mut value = json!({
+            "kind": "Pod", "apiVersion": "v1", "spec": spec,
+            "metadata": {"a": labels, "name": "x", "resourceVersion": "1", "managedFields": fields,
+                         "annotations": {LAST_APPLIED: "{}", "other": "y"}},
+        });
+        let text = value.to_string();
+        // The parser does not read every float back to the last digit: hold both sides to what it reads.
+        value = serde_json::from_str(&text).unwrap();
+        let scanned: Value = serde_json::from_str(&cleaned(&text)).unwrap();
+        value["metadata"].as_object_mut().unwrap().remove("managedFields");
+        value["metadata"]["annotations"].as_object_mut().unwrap().remove(LAST_APPLIED);
+        prop_assert_eq!(scanned, value);
+    }
+
+    #[test]
+    fn what_a_real_parser_refuses_is_never_called_clean(text in r#"[\[\]{}",:0-9eE.+\-\\ tfnu"a-c]{0,40}"#) {
+        let whole = format!(r#"{{"metadata":{{"name":"a","resourceVersion":"1"}},"spec":{text}}}"#);
+        let clean = observe(&pods(), whole.as_bytes()).is_ok_and(|observed| observed.object.is_ok());
+        prop_assert!(!clean || serde_json::from_str::<Value>(&whole).is_ok(), "{}", whole);
+    }
+}
