@@ -55,7 +55,7 @@ proptest! {
     fn a_canary_under_a_configured_path_never_survives(escaped in any::<[u32; 4]>(), value in value(), items in 1_usize..4) {
         let [spec, containers, env, key] = escaped;
         let item = format!(r#"{{"name":"x","{}":{value}}}"#, spelled("value", key));
-        let list = vec![format!(r#"{{"{}":[{}]}}"#, spelled("env", env), vec![item; items].join(","))].join(",");
+        let list = format!(r#"{{"{}":[{}]}}"#, spelled("env", env), vec![item; items].join(","));
         let text = format!(
             r#"{{"metadata":{{"name":"a","resourceVersion":"1"}},"{}":{{"{}":[{{}},{list}]}}}}"#,
             spelled("spec", spec), spelled("containers", containers),
