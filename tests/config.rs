@@ -12,7 +12,7 @@ use std::{
 
 use ended::{Ended, ended, kubetide};
 use instance::Instance;
-use kubetide::config::{Config, Flags, load};
+use kubetide::config::{Config, Flags, Reference, load};
 use kubetide_simulator::{Cluster, ClusterOptions, Fault, Server};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -202,6 +202,45 @@ fn what_cannot_be_together_is_refused() {
     ] {
         assert_refused(&text, &[told]);
     }
+}
+
+#[test]
+fn paths_that_are_none_or_take_in_what_an_object_is_known_by_are_refused() {
+    for key in ["drop", "redact", "ignore"] {
+        let refused_as = |path: &str, told: &str| {
+            let place = format!("record.{key}[1]: found {path:?}");
+            assert_refused(&format!("record: {{{key}: [/spec/a, '{path}']}}"), &[&place, told]);
+        };
+        refused_as("spec", "begins with /");
+        refused_as("/a~2", "a ~ is followed by neither 0");
+        for path in ["/kind", "/metadata", "/metadata/uid", "/*", "/*/name", "/metadata/*"] {
+            refused_as(path, "allowed: any path but /kind, /apiVersion, /metadata");
+        }
+    }
+    let text =
+        format!("{SHORT}record: {{drop: [/metadata/annotations/a~1b], redact: ['/spec/*/env/*/value'], patch: false}}");
+    let record = loaded("c.yaml", &text).unwrap().record;
+    assert_eq!(
+        (record.drop[0].as_str(), record.redact[0].as_str()),
+        ("/metadata/annotations/a~1b", "/spec/*/env/*/value")
+    );
+    assert!(!record.patch && !record.before);
+}
+
+#[test]
+fn a_key_that_is_no_reference_is_refused_and_never_repeated() {
+    for value in
+        ["hunter2", "{file: ''}", "{file: a, env: hunter2}", "{value: hunter2}", "[hunter2]", "7", "{env: [hunter2]}"]
+    {
+        let text = format!("record: {{redact_key: {value}}}");
+        assert_refused(&text, &["record.redact_key: expected a reference: {file: PATH} or {env: NAME}"]);
+        assert!(!refused(&text).contains("hunter2"), "{}", refused(&text));
+    }
+    let key =
+        |value: &str| loaded("c.yaml", &format!("{SHORT}record: {{redact_key: {value}}}")).unwrap().record.redact_key;
+    assert_eq!(key("{file: /k}"), Some(Reference::File("/k".into())));
+    assert_eq!(key("{env: K}"), Some(Reference::Env("K".into())));
+    assert_eq!(key("null"), None);
 }
 
 #[test]
