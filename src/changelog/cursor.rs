@@ -4,15 +4,16 @@
 //! seen and never used; the other one is a single step older, which costs at most the repetition of one batch.
 
 use std::{
-    fs::File,
     io,
-    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::{OpenError, directory::sync_directory};
+use super::{
+    OpenError,
+    disk::{Access, Disk, DiskFile, Volume, read_up_to, write_all_at},
+};
 
 /// A slot is a disk sector: a torn write touches one slot only.
 const SLOT_LEN: usize = 512;
@@ -32,7 +33,7 @@ pub struct Cursor {
 #[derive(Debug)]
 pub struct CursorFile {
     path: PathBuf,
-    file: File,
+    file: Box<dyn DiskFile>,
     generation: u64,
     cursor: Cursor,
 }
@@ -46,32 +47,34 @@ struct Slot {
 impl CursorFile {
     /// Opens the cursor of `sink`; a new sink starts before the first record of the log.
     pub fn open(directory: &Path, sink: &str, log_id: &str) -> Result<Self, OpenError> {
+        Self::open_on(&Volume, directory, sink, log_id)
+    }
+
+    pub(super) fn open_on(disk: &dyn Disk, directory: &Path, sink: &str, log_id: &str) -> Result<Self, OpenError> {
         let path = directory.join(format!("{sink}.cursor"));
         let failed = |source| OpenError::Directory { operation: "open", path: path.clone(), source };
-        let known = path.exists();
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-        let slots = read_slots(&file).map_err(failed)?;
-        let newest = slots.into_iter().flatten().max_by_key(|slot| slot.generation);
-        let written = file.metadata().map_err(failed)?.len() > 0;
-        let damaged = |problem: &str| OpenError::Damaged { file: path.clone(), offset: 0, problem: problem.into() };
-        let mut opened = match newest {
-            Some(Slot { generation, cursor }) => {
-                if cursor.log_id != log_id {
-                    return Err(damaged("the cursor is of another log"));
-                }
-                Self { path: path.clone(), file, generation, cursor }
-            }
-            None if known && written => return Err(damaged("neither copy of the cursor is whole")),
-            None => {
+        let file = match disk.open(&path, Access::Write) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Under its name it is there whole or not at all: an empty one is a cursor that was lost.
+                let next = directory.join(format!("{sink}.cursor.next"));
                 let cursor = Cursor { log_id: log_id.into(), acknowledged: 0, in_flight: None };
-                Self { path: path.clone(), file, generation: 0, cursor }
+                let file = disk.create(&next).map_err(failed)?;
+                let mut made = Self { path: path.clone(), file, generation: 0, cursor: cursor.clone() };
+                made.write(cursor).map_err(failed)?;
+                disk.rename(&next, &path).map_err(failed)?;
+                disk.sync_directory(directory).map_err(failed)?;
+                return Ok(made);
             }
+            Err(error) => return Err(failed(error)),
         };
-        if !written {
-            opened.write(opened.cursor.clone()).map_err(failed)?;
-            sync_directory(directory).map_err(failed)?;
+        let slots = read_slots(&*file).map_err(failed)?;
+        let damaged = |problem: &str| OpenError::Damaged { file: path.clone(), offset: 0, problem: problem.into() };
+        match slots.into_iter().flatten().max_by_key(|slot| slot.generation) {
+            Some(Slot { cursor, .. }) if cursor.log_id != log_id => Err(damaged("the cursor is of another log")),
+            Some(Slot { generation, cursor }) => Ok(Self { path: path.clone(), file, generation, cursor }),
+            None => Err(damaged("neither copy of the cursor is whole")),
         }
-        Ok(opened)
     }
 
     /// Where the sink is.
@@ -98,7 +101,7 @@ impl CursorFile {
         bytes.get_mut(6..6 + payload.len()).ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(&payload);
         let crc = crc32c::crc32c(&bytes[4..]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
-        self.file.write_all_at(&bytes, slot.generation % 2 * SLOT_LEN as u64)?;
+        write_all_at(&*self.file, &bytes, slot.generation % 2 * SLOT_LEN as u64)?;
         self.file.sync_data()?;
         self.generation = slot.generation;
         self.cursor = slot.cursor;
@@ -111,14 +114,12 @@ impl CursorFile {
     }
 }
 
-fn read_slots(file: &File) -> io::Result<[Option<Slot>; 2]> {
+fn read_slots(file: &dyn DiskFile) -> io::Result<[Option<Slot>; 2]> {
     let mut slots = [None, None];
     for (slot, offset) in slots.iter_mut().zip([0, SLOT_LEN as u64]) {
         let mut bytes = [0; SLOT_LEN];
-        match file.read_exact_at(&mut bytes, offset) {
-            Ok(()) => *slot = parse_slot(&bytes),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-            Err(error) => return Err(error),
+        if read_up_to(file, &mut bytes, offset)? == SLOT_LEN {
+            *slot = parse_slot(&bytes);
         }
     }
     Ok(slots)
@@ -135,14 +136,17 @@ fn parse_slot(bytes: &[u8; SLOT_LEN]) -> Option<Slot> {
 
 /// The cursors of all sinks that have ever had one here: (sink, cursor).
 pub(super) fn all_in(directory: &Path) -> io::Result<Vec<(String, Cursor)>> {
+    all_on(&Volume, directory)
+}
+
+pub(super) fn all_on(disk: &dyn Disk, directory: &Path) -> io::Result<Vec<(String, Cursor)>> {
     let mut all = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        let Some(sink) = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".cursor"))
-        else {
-            continue;
-        };
-        let newest = read_slots(&File::open(&path)?)?.into_iter().flatten().max_by_key(|slot| slot.generation);
+    for name in disk.list(directory)? {
+        let Some(sink) = name.strip_suffix(".cursor") else { continue };
+        let newest = read_slots(&*disk.open(&directory.join(&name), Access::Read)?)?
+            .into_iter()
+            .flatten()
+            .max_by_key(|slot| slot.generation);
         all.extend(newest.map(|slot| (sink.to_owned(), slot.cursor)));
     }
     Ok(all)

@@ -109,6 +109,6 @@ fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Makes the names in a directory durable.
-pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
+fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }

@@ -25,6 +25,9 @@ pub(super) trait Disk: Send + Sync {
     /// The names in a directory, in no order.
     fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
 
+    /// Gives a file another name, in place of one that may have had it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
     /// Takes a file's name away. Whoever has it open can still read it.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
@@ -114,6 +117,10 @@ impl Disk for Volume {
             names.extend(entry?.file_name().into_string());
         }
         Ok(names)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

@@ -4,6 +4,8 @@
 //! believed before its checksum holds, and no single wrong bit goes unseen.
 
 mod payload;
+#[cfg(test)]
+mod tests;
 
 use std::{io, sync::Arc};
 

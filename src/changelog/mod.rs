@@ -7,8 +7,11 @@
 //! A frame holds records and the stream states they lead to, so that a position never moves without its records. The
 //! store can always be rebuilt from the log and is never ahead of it.
 
+mod bare;
 mod commit;
 mod cursor;
+#[cfg(test)]
+mod damage;
 mod directory;
 mod disk;
 mod frame;
@@ -32,6 +35,8 @@ use jiff::Timestamp;
 use kubetide_sink::Stream;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+#[doc(hidden)]
+pub use bare::BareLog;
 pub use commit::Entry;
 pub use cursor::{Cursor, CursorFile};
 pub use known::{Glimpse, Known};

@@ -172,7 +172,12 @@ impl FaultyDisk {
     /// Puts a durable file there, whatever was there before.
     pub(in crate::changelog) fn put(&self, path: &Path, bytes: &[u8]) {
         let state = &mut *self.state();
-        state.files.push(Content { durable: bytes.to_vec(), live: bytes.to_vec(), ..Content::default() });
+        let content = Content { durable: bytes.to_vec(), live: bytes.to_vec(), ..Content::default() };
+        if let Some(file) = state.names.get(path) {
+            state.files[*file] = content;
+            return;
+        }
+        state.files.push(content);
         state.names.insert(path.into(), state.files.len() - 1);
         state.durable_names.insert(path.into(), state.files.len() - 1);
     }
@@ -210,6 +215,16 @@ impl Disk for FaultyDisk {
         let state = self.state();
         let here = state.names.keys().filter(|path| path.parent() == Some(directory));
         Ok(here.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let state = &mut *self.state();
+        let file = *state.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+        for change in [NameChange::Made(to.into(), file), NameChange::Removed(from.into())] {
+            change.apply(&mut state.names);
+            state.unsynced_names.push(change);
+        }
+        Ok(())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

@@ -70,27 +70,30 @@ impl Recovery<'_> {
         let needed = self.oldest_needed.min(replay_from.next_seq);
         let first = segments.iter().rposition(|segment| *segment <= needed).unwrap_or(0);
         let mut place = Place::start_of(segments[first]);
-        let mut end = None;
+        let mut end: Option<(Box<dyn DiskFile>, PathBuf)> = None;
+        // What is missing is missing behind the segment that ends early, or it is a whole file.
+        let check_next = |end: &Option<(_, PathBuf)>, place: Place, next: u64| match end {
+            Some((_, path)) if place.next_seq != next => {
+                let last = place.next_seq - 1;
+                let problem = format!("the file ends with seq {last}, but the next segment begins with seq {next}");
+                Err(damaged(path, place.offset, problem))
+            }
+            _ => Ok(()),
+        };
         for &segment in &segments[first..] {
             let path = segment_path(self.directory, segment);
-            if place.next_seq != segment {
-                let problem = format!("the segment before it ends with seq {}", place.next_seq - 1);
-                return Err(damaged(&path, 0, problem));
-            }
+            check_next(&end, place, segment)?;
             let is_last = unfinished.is_none() && segments.last() == Some(&segment);
             let access = if segments.last() == Some(&segment) { Access::Write } else { Access::Read };
             let file = self.disk.open(&path, access).map_err(failed("open", &path))?;
             place = self.walk(&*file, &path, segment, is_last, &mut replay)?;
             end = Some((file, path));
         }
-        let Some((file, path)) = end else { return Err(damaged(self.directory, 0, "there is no segment to read")) };
         if let Some(unfinished) = unfinished {
-            if place.next_seq != unfinished {
-                let problem = format!("the file ends here, but the next segment begins with seq {unfinished}");
-                return Err(damaged(&path, place.offset, problem));
-            }
+            check_next(&end, place, unfinished)?;
             self.remove(unfinished)?;
         }
+        let Some((file, path)) = end else { return Err(damaged(self.directory, 0, "there is no segment to read")) };
         if self.passed >= place.next_seq {
             let problem = format!("the log ends here, but a sink has acknowledged seq {}", self.passed);
             return Err(damaged(&path, place.offset, problem));
