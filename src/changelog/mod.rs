@@ -203,7 +203,9 @@ impl Changelog {
             }
             _ => store.set_cluster_uid(&setup.uid)?,
         }
-        let (writer, segments) = recover(&directory, &log_id, &store, clock.wall())?;
+        // Retention goes by whole segments: a log that may not be large has small ones.
+        let segment_len = SEGMENT_LEN.min(setup.keep.max_bytes.get() / 8);
+        let (writer, segments) = recover(&directory, &log_id, &store, clock.wall(), segment_len)?;
 
         let mut following = HashMap::new();
         for (stream, state) in store.states()? {
@@ -307,6 +309,7 @@ fn recover(
     log_id: &Arc<str>,
     store: &Store,
     now: Timestamp,
+    segment_len: u64,
 ) -> Result<(Writer, Vec<u64>), OpenError> {
     let cursors = cursor::all_in(&directory.cursors()).map_err(|source| OpenError::Directory {
         operation: "read",
@@ -321,7 +324,7 @@ fn recover(
         disk: Volume::shared(),
         directory: &directory.segments(),
         log_id,
-        segment_len: SEGMENT_LEN,
+        segment_len,
         now,
         applied,
         oldest_needed,

@@ -114,7 +114,7 @@ impl Archive {
         let directory = Directory::open(path)?;
         let log_id: Arc<str> = directory.log_id().into();
         let store = Store::open(&directory.store())?;
-        let (writer, segments) = super::recover(&directory, &log_id, &store, Timestamp::now())?;
+        let (writer, segments) = super::recover(&directory, &log_id, &store, Timestamp::now(), segment::SEGMENT_LEN)?;
         let (sender, head) = watch::channel(writer.place().next_seq - 1);
         let view = View {
             log_id,
