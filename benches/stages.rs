@@ -1,6 +1,7 @@
 //! The stages one by one: an object from raw bytes to its cleaned form and id, and a group of records into the log.
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark, whose macros write undocumented functions")]
+#![allow(missing_docs, reason = "the macros of criterion write undocumented functions")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking and prints its figures")]
 
 use std::{
     fs::File,
