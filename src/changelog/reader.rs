@@ -174,3 +174,101 @@ async fn blocking<T: Send + 'static>(
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+    use jiff::Timestamp;
+    use kubetide_sink::sample;
+
+    use super::*;
+    use crate::{
+        change::Managed,
+        changelog::{
+            disk::faulty::FaultyDisk,
+            frame::Frame,
+            segment::{Recovery, remove},
+        },
+    };
+
+    const LOG: &str = "/log";
+
+    /// Records 1..=6: three segments with a frame of one record each, twice.
+    fn reader(disk: &FaultyDisk, next: u64) -> (LogReader, watch::Sender<u64>) {
+        let log_id: Arc<str> = sample::LOG_ID.into();
+        let recovery = Recovery {
+            disk: disk.shared(),
+            directory: Path::new(LOG),
+            log_id: &log_id,
+            segment_len: u64::MAX,
+            now: Timestamp::UNIX_EPOCH,
+            applied: None,
+            oldest_needed: 1,
+            passed: 0,
+        };
+        let (mut writer, _) = recovery.run(|_, _| Ok(())).unwrap();
+        for seq in 1..=6 {
+            if seq == 3 || seq == 5 {
+                writer.roll(&Frame { first_seq: seq, ..Frame::default() }, Timestamp::UNIX_EPOCH).unwrap();
+            }
+            let (records, managed) = (vec![sample::record(seq, "{}")], vec![Managed::default()]);
+            writer.append(&Frame { first_seq: seq, records, managed, ..Frame::default() }).unwrap();
+        }
+        let (sender, head) = watch::channel(6);
+        let segments = Arc::new(RwLock::new(vec![1, 3, 5]));
+        let (disk, directory, recent) = (disk.shared(), LOG.into(), Arc::default());
+        (LogReader { log_id, disk, directory, segments, recent, head, next, open: None }, sender)
+    }
+
+    async fn seqs(reader: &mut LogReader) -> Result<Vec<u64>, ReadError> {
+        Ok(reader.read().await?.iter().map(|record| record.seq).collect())
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_retention_overtakes_finishes_its_file_and_is_told_where_the_log_begins() {
+        let disk = FaultyDisk::default();
+        let (mut reader, _head) = reader(&disk, 1);
+        assert_eq!(seqs(&mut reader).await.unwrap(), [1]);
+        for oldest in [1, 3] {
+            reader.segments.write().unwrap().remove(0);
+            remove(&disk, Path::new(LOG), oldest).unwrap();
+        }
+        assert_eq!(seqs(&mut reader).await.unwrap(), [2], "an unlinked file that is open stays readable");
+        assert!(matches!(seqs(&mut reader).await, Err(ReadError::Trimmed { oldest: 5 })));
+        reader.next = 5;
+        assert_eq!(seqs(&mut reader).await.unwrap(), [5]);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_missing_or_ends_early_is_damage_and_not_retention() {
+        let disk = FaultyDisk::default();
+        let (mut reader, _head) = reader(&disk, 4);
+        let path = segment_path(Path::new(LOG), 3);
+        let whole = disk.read(&path);
+        for len in 0..whole.len() {
+            disk.put(&path, &whole[..len]);
+            reader.next = 4;
+            reader.open = None;
+            let damage = seqs(&mut reader).await;
+            assert!(
+                matches!(&damage, Err(ReadError::Log(OpenError::Damaged { file, .. })) if *file == path),
+                "{len}: {damage:?}"
+            );
+        }
+        disk.remove(&path).unwrap();
+        assert!(matches!(seqs(&mut reader).await, Err(ReadError::Log(OpenError::Directory { .. }))));
+    }
+
+    #[tokio::test]
+    async fn near_the_head_nothing_is_read_from_the_disk() {
+        let disk = FaultyDisk::default();
+        let (mut reader, _head) = reader(&disk, 4);
+        reader.recent.push(vec![sample::record(5, "{}"), sample::record(6, "{}")]);
+        assert_eq!(seqs(&mut reader).await.unwrap(), [4]);
+        assert!(reader.open.is_some());
+        disk.remove(&segment_path(Path::new(LOG), 5)).unwrap();
+        assert_eq!(seqs(&mut reader).await.unwrap(), [5, 6]);
+        assert!(reader.open.is_none(), "it keeps no file open");
+        assert!(seqs(&mut reader).await.unwrap().is_empty());
+    }
+}
