@@ -1,6 +1,6 @@
 //! Joins the stages: cluster → streams → log → sinks. Owns the tasks and their shutdown.
 
-use std::{io::IsTerminal as _, path::PathBuf, time::Duration};
+use std::{io::IsTerminal as _, path::PathBuf, sync::Arc, time::Duration};
 
 use kubetide_sink::{Sink, Stream};
 use kubetide_sink_file::{FileSink, StdoutSink};
@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use crate::{
     admin,
+    api::{self, Desk, Hands},
     backoff::Backoff,
     changelog::{Changelog, OpenError, Setup, StoreError, StreamState, WriteError},
     cli::progress,
@@ -121,6 +122,9 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     for (index, sink) in config.sinks.iter().enumerate() {
         pumps.spawn(pump(index, sink, &log, &vitals, drain.clone())?.run());
     }
+    let desk_closed = CancellationToken::new();
+    let mut desk = JoinSet::new();
+    desk.spawn(serve_desk(config, &log, desk_closed.clone()));
     let means = Means::new(config, cluster, log.appender(), log.known(), clock);
     // A token of its own: when it ends by itself, that is a failure and not a request to stop.
     let roster = Roster::new(means, config.streams.clone(), vitals, stop.child_token());
@@ -161,6 +165,8 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     });
     let drained = drained.await;
     pumps.shutdown().await;
+    desk_closed.cancel();
+    while desk.join_next().await.is_some() {}
     tokio::task::block_in_place(|| log.close()).map_err(cannot_write)?;
     if let Some(failure) = failure {
         return Err(failure);
@@ -174,6 +180,19 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     }
     info!("stopped");
     Ok(())
+}
+
+/// The answers to the commands, until the end of the log.
+fn serve_desk(config: &Config, log: &Changelog, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
+    let desk = Desk {
+        view: log.view(),
+        hands: Hands::Live { sinks: Arc::default(), purge: None },
+        max_bytes: Some(config.log.max_bytes.get()),
+        attached: Some(config.sinks.iter().map(|sink| sink.common.name.clone()).collect()),
+        stop: stop.clone(),
+    };
+    let data_dir = config.data_dir.clone();
+    async move { api::serve(&data_dir, desk, stop).await }
 }
 
 async fn connect(config: &Config, vitals: &Vitals) -> Result<(Cluster, Discovered, Plan), ConnectError> {

@@ -12,10 +12,12 @@ mod cursor;
 mod directory;
 mod frame;
 mod known;
+mod purge;
 mod reader;
 mod segment;
 mod state;
 mod store;
+mod verify;
 mod view;
 
 use std::{
@@ -32,9 +34,11 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 pub use commit::Entry;
 pub use cursor::{Cursor, CursorFile};
 pub use known::{Glimpse, Known};
+pub use purge::Removed;
 pub use reader::LogReader;
 pub use state::{Fingerprint, Phase, Purpose, StreamState};
 pub use store::StoreError;
+pub use verify::{Damage, Inspected};
 pub use view::{Archive, SegmentInfo, View};
 
 use crate::{

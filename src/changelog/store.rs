@@ -3,7 +3,7 @@
 //! It is built from the log and only ever behind it: each batch says up to which place of the log it has been applied,
 //! and opening replays the frames from there. So its batches need not be synced one by one.
 
-use std::{collections::HashMap, path::Path};
+use std::{collections::HashMap, ops::Bound, path::Path};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable as _};
 use kubetide_sink::{Body, Op, Record, Stream};
@@ -180,6 +180,23 @@ impl Store {
     /// How many objects of the stream are known.
     pub(super) fn row_count(&self, stream: &Stream) -> Result<u64, StoreError> {
         self.rows.prefix(stream_prefix(stream)).try_fold(0, |count, entry| Ok(entry.key().map(|_| count + 1)?))
+    }
+
+    /// The rows of the stream behind `after`, in key order.
+    pub(super) fn rows_behind(
+        &self,
+        stream: &Stream,
+        after: Option<&ObjectKey>,
+    ) -> impl Iterator<Item = Result<(ObjectKey, Row), StoreError>> + use<> {
+        let prefix = stream_prefix(stream);
+        let from = after.map_or(Bound::Included(prefix.clone()), |after| Bound::Excluded(row_key(stream, after)));
+        let pairs = self.rows.range((from, Bound::Unbounded)).map(|entry| entry.into_inner());
+        let of = prefix.clone();
+        let pairs = pairs.take_while(move |pair| pair.as_ref().map_or(true, |(key, _)| key.starts_with(&of)));
+        pairs.map(move |pair| {
+            let (key, value) = pair?;
+            Ok((object_key(&key[prefix.len()..])?, postcard::from_bytes(&value)?))
+        })
     }
 
     /// Drops every row of the stream.
