@@ -206,6 +206,7 @@ async fn a_bad_operand_is_named_with_what_is_allowed_and_the_nearest_word() {
     refused(&["log", "show", "99"], 1, &["no record 99", "1 to 14"]).await;
     refused(&["objects", "get", "configmap", "c3"], 2, &["found configmap", "did you mean", STREAM]).await;
     refused(&["objects", "get", "configmaps", "other/c3"], 1, &["other/c3", "did you mean default/c3"]).await;
+    refused(&["tail", "--stream", "confgmaps"], 2, &["found confgmaps", "did you mean core/configmaps@default?"]).await;
     refused(&["tail", "--op", "updates"], 2, &["found updates", "did you mean update", "snapshot_started"]).await;
     refused(&["tail", "--class", "speck"], 2, &["found speck", "did you mean spec", "metadata"]).await;
     refused(&["tail", "--since", "99"], 1, &["no record 99"]).await;

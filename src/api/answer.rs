@@ -112,7 +112,12 @@ pub(super) fn unknown(what: &str, found: &str, allowed: &[&str]) -> Refusal {
 /// The word that is near enough to have been meant.
 pub(super) fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
+    let score = |other: &str| {
+        // `deploymnts` is meant to be `apps/deployments`, and `c3` to be `default/c3`.
+        let bare = other.rsplit_once('/').map_or(other, |(_, bare)| bare.split('@').next().unwrap_or(bare));
+        strsim::jaro_winkler(&word, other).max(strsim::jaro_winkler(&word, bare))
+    };
     // Below this a suggestion is a guess.
-    let near = among.map(|other| (strsim::jaro_winkler(&word, other), other)).filter(|(score, _)| *score > 0.8);
+    let near = among.map(|other| (score(other), other)).filter(|(score, _)| *score > 0.8);
     near.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, other)| other)
 }
