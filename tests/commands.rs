@@ -311,6 +311,49 @@ async fn tail_shows_changes_as_they_come_filtered_cut_and_without_end() {
     }
 }
 
+/// Runs the command on a terminal of this many columns, and returns what stands there.
+fn on_terminal(mut command: Command, columns: u16) -> String {
+    use rustix::{
+        pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+        termios::{Winsize, tcsetwinsize},
+    };
+    let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&screen).unwrap();
+    unlockpt(&screen).unwrap();
+    tcsetwinsize(&screen, Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    let name = ptsname(&screen, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = fs::File::options().read(true).write(true).open(name).unwrap();
+    let mut child = command.stdin(Stdio::null()).stdout(terminal).stderr(Stdio::null()).spawn().unwrap();
+    // The command has the terminal open too, and would otherwise never let go of it.
+    drop(command);
+    let mut text = Vec::new();
+    let mut part = [0; 4096];
+    // When the last one has let go of the terminal, reading fails.
+    while let Ok(read @ 1..) = rustix::io::read(&screen, &mut part) {
+        text.extend_from_slice(&part[..read]);
+    }
+    assert!(child.wait().unwrap().success());
+    String::from_utf8(text).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_gets_colours_unless_they_are_not_wanted_and_lines_of_its_own_width() {
+    let case = Case::running().await;
+    let tail = || {
+        let mut command = case.command(&["tail", "--no-follow"]);
+        command.env("TERM", "xterm-256color").env_remove("CLICOLOR_FORCE");
+        command
+    };
+    let mut plain = tail();
+    plain.env("NO_COLOR", "1");
+    let narrow = on_terminal(plain, 50);
+    assert!(narrow.contains("~ core/configmaps@default  ") && !narrow.contains('\u{1b}'), "{narrow:?}");
+    assert!(narrow.lines().all(|line| line.trim_end().chars().count() <= 50), "{narrow}");
+    assert!(narrow.lines().any(|line| line.contains(": 10 objects")), "{narrow}");
+    let coloured = on_terminal(tail(), 80);
+    assert!(coloured.contains("\u{1b}[33m~ core/configmaps@default"), "{coloured:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tail_whose_reader_has_had_enough_ends_quietly_with_0() {
     let case = Case::running().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kubetide_sink::Stream;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{Answer, BLOCKS, Desk, Question, Refusal, Reply, Stopped, Words, changes, item, log, objects, sinks};
 use crate::changelog::Phase;
@@ -46,13 +46,14 @@ where
     let (sender, receiver) = mpsc::channel(BLOCKS);
     let failed = sender.clone();
     let writing = write(Reply(sender));
-    tokio::spawn(async move {
+    let mut writers = JoinSet::new();
+    writers.spawn(async move {
         if let Err(Stopped::Refused(refusal)) = writing.await {
             // If nobody reads any more, nobody needs to know.
             let _ = failed.send(Err(refusal)).await;
         }
     });
-    Answer(receiver)
+    Answer { blocks: receiver, _writers: writers }
 }
 
 fn streams(desk: &Desk) -> Result<Vec<item::Stream>, Refusal> {

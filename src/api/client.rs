@@ -8,7 +8,7 @@ use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use tokio::{net::UnixStream, sync::mpsc};
+use tokio::{net::UnixStream, sync::mpsc, task::JoinSet};
 
 use super::{
     Answer, BLOCKS, Demand, Question, Refusal,
@@ -33,30 +33,32 @@ impl Client {
 
     /// Asks.
     pub async fn ask(&self, question: &Question) -> Result<Answer, Refusal> {
-        let body = self.request(Method::GET, question.path()).await?;
+        let (body, mut writers) = self.request(Method::GET, question.path()).await?;
         let (sender, receiver) = mpsc::channel(BLOCKS);
-        tokio::spawn(forward(body, sender));
-        Ok(Answer(receiver))
+        writers.spawn(forward(body, sender));
+        Ok(Answer { blocks: receiver, _writers: writers })
     }
 
     /// Demands.
     pub async fn demand(&self, demand: &Demand) -> Result<Done, Refusal> {
-        let body = self.request(Method::POST, demand.path()).await?;
+        let (body, _connection) = self.request(Method::POST, demand.path()).await?;
         let bytes = body.collect().await.map_err(lost)?.to_bytes();
         serde_json::from_slice(&bytes).map_err(lost)
     }
 
-    async fn request(&self, method: Method, path: String) -> Result<Incoming, Refusal> {
+    /// The body of the answer, and the connection that it comes over.
+    async fn request(&self, method: Method, path: String) -> Result<(Incoming, JoinSet<()>), Refusal> {
         let stream = socket::connect(&self.data_dir).await.map_err(lost)?;
         let stream: UnixStream = stream.ok_or_else(|| lost("nobody listens on kubetide.sock any more"))?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
-        // Ends with the connection; what goes wrong in it is seen by whoever reads the answer.
-        tokio::spawn(connection);
+        let mut writers = JoinSet::new();
+        // What goes wrong in it is seen by whoever reads the answer.
+        writers.spawn(async { drop(connection.await) });
         let request = Request::builder().method(method).uri(path).header("host", "kubetide").body(Body::empty());
         let response = sender.send_request(request.map_err(lost)?).await.map_err(lost)?;
         if response.status().is_success() {
-            return Ok(response.into_body());
+            return Ok((response.into_body(), writers));
         }
         let status = response.status();
         let bytes = response.into_body().collect().await.map_err(lost)?.to_bytes();

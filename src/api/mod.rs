@@ -25,7 +25,7 @@ mod socket;
 use std::{collections::HashMap, path::Path, sync::Arc};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use client::Client;
@@ -90,17 +90,21 @@ impl Refusal {
 }
 
 /// An answer: blocks of whole lines, each line one item as JSON.
-pub struct Answer(mpsc::Receiver<Result<Bytes, Refusal>>);
+pub struct Answer {
+    blocks: mpsc::Receiver<Result<Bytes, Refusal>>,
+    /// Whoever writes it. They end with the answer, also while there is nothing to write.
+    _writers: JoinSet<()>,
+}
 
 impl Answer {
     /// The next block; none at the end.
     pub async fn next(&mut self) -> Option<Result<Bytes, Refusal>> {
-        self.0.recv().await
+        self.blocks.recv().await
     }
 
     /// The next block if it is there already.
     pub fn ready(&mut self) -> Option<Result<Bytes, Refusal>> {
-        self.0.try_recv().ok()
+        self.blocks.try_recv().ok()
     }
 }
 

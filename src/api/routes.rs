@@ -180,7 +180,7 @@ impl hyper::body::Body for Blocks {
     type Error = std::convert::Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.0.0.poll_recv(cx).map(|block| {
+        self.0.blocks.poll_recv(cx).map(|block| {
             let block = block?.unwrap_or_else(|refusal| broken(&refusal));
             Some(Ok(Frame::data(block)))
         })
