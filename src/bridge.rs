@@ -1,6 +1,6 @@
 //! Joins the stages: cluster → streams → log → sinks. Owns the tasks and their shutdown.
 
-use std::{collections::HashMap, io::IsTerminal as _, path::PathBuf, time::Duration};
+use std::{collections::HashMap, io::IsTerminal as _, path::PathBuf, sync::Arc, time::Duration};
 
 use kubetide_sink::{Sink, Stream};
 use kubetide_sink_file::{FileSink, StdoutSink};
@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::{
     admin,
+    api::{self, Desk, Hands},
     backoff::Backoff,
     change::{Cleaning, Ignored, compare::Detail},
     changelog::{Changelog, OpenError, Setup, StoreError, StreamState, WriteError},
@@ -138,6 +139,9 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
         pumps.spawn(pump(index, sink, &log, terms)?.run());
         orders.insert(sink.common.name.clone(), way);
     }
+    let desk_closed = CancellationToken::new();
+    let mut desk = JoinSet::new();
+    desk.spawn(serve_desk(config, &log, orders, desk_closed.clone()));
     let means = Means::new(config, cluster, cleaning, log.appender(), log.known(), clock);
     // A token of its own: when it ends by itself, that is a failure and not a request to stop.
     let roster = Roster::new(means, config.streams.clone(), vitals, stop.child_token());
@@ -180,6 +184,8 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     });
     let drained = drained.await;
     pumps.shutdown().await;
+    desk_closed.cancel();
+    while desk.join_next().await.is_some() {}
     tokio::task::block_in_place(|| log.close()).map_err(cannot_write)?;
     if let Some(failure) = failure {
         return Err(failure);
@@ -193,6 +199,24 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     }
     info!("stopped");
     Ok(())
+}
+
+/// The answers to the commands, until the end of the log.
+fn serve_desk(
+    config: &Config,
+    log: &Changelog,
+    orders: HashMap<String, Orders>,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let desk = Desk {
+        view: log.view(),
+        hands: Hands::Live { sinks: Arc::new(orders), purger: log.purger() },
+        max_bytes: Some(config.log.max_bytes.get()),
+        attached: Some(config.sinks.iter().map(|sink| sink.common.name.clone()).collect()),
+        stop: stop.clone(),
+    };
+    let data_dir = config.data_dir.clone();
+    async move { api::serve(&data_dir, desk, stop).await }
 }
 
 async fn connect(config: &Config, vitals: &Vitals) -> Result<(Cluster, Discovered, Plan), ConnectError> {

@@ -25,6 +25,7 @@ pub mod changelog;
 pub mod delivery;
 
 pub mod admin;
+pub mod api;
 pub mod backoff;
 pub mod bridge;
 pub mod cli;

@@ -13,9 +13,10 @@ use std::{
 
 use bytes::Bytes;
 use kubetide::{
-    change::{Managed, ObjectKey, Observed, ResourceVersion},
-    changelog::{Changelog, Entry, OpenError, ReadError, Setup},
+    change::{Managed, ObjectKey, Observed, ResourceVersion, Writers},
+    changelog::{Changelog, CursorFile, Entry, OpenError, ReadError, Setup},
     clock::Clock,
+    config::{Start, WhenBehind},
     vitals::Vitals,
 };
 use kubetide_sink::{Record, sample};
@@ -50,6 +51,7 @@ async fn make(directory: &Path) -> Vec<Record> {
             version: ResourceVersion::new(version.to_string()),
             generation: None,
             managed: Managed::default(),
+            writers: Writers::default(),
             object: Ok(Bytes::from(format!("{{\"version\":{version}}}"))),
         };
         let appender = log.appender();
@@ -57,11 +59,15 @@ async fn make(directory: &Path) -> Vec<Record> {
         appender.flush().await.unwrap();
     }
     let records = read(&log).await.unwrap();
-    let mut cursor = log.cursor("audit").unwrap();
+    let mut cursor = attach(&log).unwrap();
     cursor.begin(1, 12).unwrap();
     cursor.acknowledge(12).unwrap();
     log.close().unwrap();
     records
+}
+
+fn attach(log: &Changelog) -> Result<CursorFile, OpenError> {
+    log.attach("audit", Start::Earliest, WhenBehind::Resync)
 }
 
 fn files(directory: &Path) -> Vec<PathBuf> {
@@ -117,7 +123,7 @@ async fn a_wrong_bit_or_a_cut_is_refused_by_file_or_changes_nothing() {
                 tries += 1;
                 let (opened, sink) = match open(&tried) {
                     Ok(log) => {
-                        let (opened, sink) = (read(&log).await, log.cursor("audit"));
+                        let (opened, sink) = (read(&log).await, attach(&log));
                         log.close().unwrap();
                         (opened, sink.map(|sink| sink.cursor().acknowledged))
                     }

@@ -18,9 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tracing::{error, info};
 
 use super::{
-    Fingerprint, Phase, Purpose, StreamState, WriteError,
+    Fingerprint, Phase, Purpose, Removed, StreamState, WriteError,
     frame::{Frame, Seen},
-    keeper::{Keeper, Purged},
+    keeper::Keeper,
     recent::Recent,
     segment::{AppendError, Place, Writer},
     state::breaks_lineage,
@@ -100,7 +100,7 @@ pub(super) enum Message {
     /// Answered when everything before it is durable.
     Barrier(oneshot::Sender<()>),
     /// Removes the segments in front of a record.
-    Purge(u64, oneshot::Sender<Purged>),
+    Purge(u64, oneshot::Sender<Removed>),
 }
 
 pub(super) struct Committer {

@@ -8,10 +8,9 @@ use std::{
 };
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use super::{
-    OpenError, WriteError,
+    OpenError, Removed, WriteError,
     attached::Attached,
     disk::{Disk, Volume},
     retention::{self, Held, Rules},
@@ -26,19 +25,6 @@ const RESERVE_BYTES: u64 = 64 * 1024 * 1024;
 const RESERVE_PART: u64 = 20;
 /// Tombstones that are removed in one go, so that the writer is not kept from its work.
 const BURIED_AT_ONCE: usize = 10_000;
-
-/// What was removed on request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Purged {
-    /// How many segments.
-    pub segments: usize,
-    /// How many bytes.
-    pub bytes: u64,
-    /// The oldest record that is left; one more than the head if there is none.
-    pub oldest: u64,
-    /// The sink that still needs what is behind, if that is why no more went.
-    pub needed_by: Option<String>,
-}
 
 /// How the log stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -132,16 +118,21 @@ impl Keeper {
     }
 
     /// Removes the whole segments in front of the record `before`, as far as no attached sink needs them.
-    pub(super) fn purge(&mut self, before: u64) -> Result<Purged, WriteError> {
+    pub(super) fn purge(&mut self, before: u64) -> Result<Removed, WriteError> {
         let needs = self.attached.needs();
-        let asked = self.held.windows(2).take_while(|pair| pair[1].first_seq <= before).count();
-        let needed = |pair: &[Held]| needs.iter().find(|(_, need)| need.from < pair[1].first_seq);
-        let free = self.held.windows(2).take(asked).take_while(|pair| needed(pair).is_none()).count();
-        let needed_by = self.held.windows(2).take(asked).nth(free).and_then(needed).map(|(sink, _)| sink.clone());
-        let bytes = self.held[..free].iter().map(|segment| segment.bytes).sum();
-        self.remove(free)?;
-        let oldest = self.held.first().map_or(1, |segment| segment.first_seq);
-        Ok(Purged { segments: free, bytes, oldest, needed_by })
+        let mut removed = Removed::default();
+        for pair in self.held.windows(2).take_while(|pair| pair[1].first_seq <= before) {
+            let [oldest, next] = pair else { continue };
+            if let Some((sink, need)) = needs.iter().find(|(_, need)| need.from < next.first_seq) {
+                removed.kept = Some(format!("sink {sink} has acknowledged only up to seq {}", need.from - 1));
+                break;
+            }
+            removed.segments += 1;
+            removed.bytes += oldest.bytes;
+            removed.records += next.first_seq - oldest.first_seq;
+        }
+        self.remove(removed.segments)?;
+        Ok(removed)
     }
 
     /// How the log stands.

@@ -66,6 +66,17 @@ impl Known {
         blocking(move || store.row(&stream, &key)).await
     }
 
+    /// At most `limit` known objects of the stream behind `after`, in the order of their namespaces and names.
+    pub async fn rows_behind(
+        &self,
+        stream: &Arc<Stream>,
+        after: Option<ObjectKey>,
+        limit: usize,
+    ) -> Result<Vec<(ObjectKey, Row)>, StoreError> {
+        let (store, stream) = (self.store.clone(), stream.clone());
+        blocking(move || store.rows_behind(&stream, after.as_ref()).take(limit).collect()).await
+    }
+
     /// Notes that the LIST of `generation` shows these objects, and returns those that differ from what is known.
     pub async fn differing(
         &self,

@@ -19,12 +19,14 @@ mod disk;
 mod frame;
 mod keeper;
 mod known;
+mod purge;
 mod reader;
 mod recent;
 mod retention;
 mod segment;
 mod state;
 mod store;
+mod verify;
 mod view;
 
 use std::{
@@ -47,11 +49,13 @@ pub use bare::BareLog;
 pub use catch_up::{Page, PageLimits};
 pub use commit::Entry;
 pub use cursor::{CatchUp, Cause, Cursor, CursorFile, Errand, Given};
-pub use keeper::{Purged, Size, hours_of};
+pub use keeper::{Size, hours_of};
 pub use known::{Glimpse, Known};
+pub use purge::Removed;
 pub use reader::{LogReader, ReadError};
 pub use state::{Fingerprint, Phase, Purpose, StreamState};
 pub use store::StoreError;
+pub use verify::{Damage, Inspected};
 pub use view::{Archive, SegmentInfo, View};
 
 use crate::{
@@ -390,7 +394,7 @@ pub struct Purger(mpsc::WeakSender<Message>);
 
 impl Purger {
     /// Removes the whole segments in front of the record `before`, as far as no attached sink needs them.
-    pub async fn purge(&self, before: u64) -> Result<Purged, WriteError> {
+    pub async fn purge(&self, before: u64) -> Result<Removed, WriteError> {
         let (answer, answered) = oneshot::channel();
         let sender = self.0.upgrade().ok_or(WriteError::Closed)?;
         sender.send(Message::Purge(before, answer)).await.map_err(|_| WriteError::Closed)?;

@@ -299,6 +299,23 @@ impl Store {
         self.rows.prefix(stream_prefix(stream)).try_fold(0, |count, entry| Ok(entry.key().map(|_| count + 1)?))
     }
 
+    /// The rows of the stream behind `after`, in key order.
+    pub(super) fn rows_behind(
+        &self,
+        stream: &Stream,
+        after: Option<&ObjectKey>,
+    ) -> impl Iterator<Item = Result<(ObjectKey, Row), StoreError>> + use<> {
+        let prefix = stream_prefix(stream);
+        let from = after.map_or(Bound::Included(prefix.clone()), |after| Bound::Excluded(row_key(stream, after)));
+        let pairs = self.rows.range((from, Bound::Unbounded)).map(|entry| entry.into_inner());
+        let of = prefix.clone();
+        let pairs = pairs.take_while(move |pair| pair.as_ref().map_or(true, |(key, _)| key.starts_with(&of)));
+        pairs.map(move |pair| {
+            let (key, value) = pair?;
+            Ok((object_key(&key[prefix.len()..])?, postcard::from_bytes(&value)?))
+        })
+    }
+
     /// Drops every row of the stream.
     pub(super) fn forget_rows(&self, stream: &Stream) -> Result<(), StoreError> {
         for entry in self.rows.prefix(stream_prefix(stream)) {

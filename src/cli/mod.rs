@@ -1,14 +1,22 @@
 //! The commands, one file each, and what their exit codes mean.
 
+mod counter;
 mod demo;
+mod log;
+mod objects;
 pub mod progress;
+mod receipt;
 mod run;
+mod sink;
+mod table;
+mod tail;
+mod when;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{bridge::RunError, config::ConfigError, source::cluster::ConnectError};
+use crate::{api::Refusal, bridge::RunError, config::ConfigError, source::cluster::ConnectError};
 
 /// Change-data-capture for Kubernetes.
 ///
@@ -23,6 +31,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
+    Tail(Box<tail::Tail>),
+    Log(log::Log),
+    Objects(objects::Objects),
+    Sink(sink::Sink),
     Demo(demo::Demo),
 }
 
@@ -38,11 +50,23 @@ enum Failure {
     /// 69
     #[error("{0}")]
     Unavailable(String),
+    /// 0: whoever read the output has had enough, as in `kubetide tail | head`.
+    #[error("standard output was closed by its reader")]
+    OutputClosed,
 }
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Self::Usage(error.to_string())
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Usage(message) => Self::Usage(message),
+            Refusal::Absent(message) | Refusal::Failed(message) => Self::Failed(message),
+        }
     }
 }
 
@@ -63,13 +87,18 @@ pub fn main() -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let done = match Cli::parse().command {
         Command::Run(run) => run.run(),
+        Command::Tail(tail) => tail.run(),
+        Command::Log(log) => log.run(),
+        Command::Objects(objects) => objects.run(),
+        Command::Sink(sink) => sink.run(),
         Command::Demo(demo) => demo.run(),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(failure) => {
             anstream::eprintln!("error: {failure}");
             ExitCode::from(match failure {
+                Failure::OutputClosed => 0,
                 Failure::Failed(_) => 1,
                 Failure::Usage(_) => 2,
                 Failure::Unavailable(_) => 69,

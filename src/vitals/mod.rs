@@ -31,7 +31,7 @@ pub use changes::StreamChanges;
 pub use readiness::{Check, CheckState, Readiness};
 pub use sink::SinkVitals;
 pub use stream::{Asked, ListUnderWay, StreamVitals};
-pub(crate) use words::progress;
+pub(crate) use words::{progress, thousands, time};
 
 /// A committer that is alive has a turn many times in this.
 const SILENCE: Duration = Duration::from_secs(60);

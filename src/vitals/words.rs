@@ -24,7 +24,7 @@ pub(crate) fn progress(listed: u64, about: Option<u64>) -> String {
 }
 
 /// `12 s`, `3 min`, `2 h`, `5 d`: whole ones of the largest unit that there are two of.
-pub(super) fn time(time: Duration) -> String {
+pub(crate) fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..120 => format!("{seconds} s"),

@@ -1,7 +1,13 @@
-//! Records as bytes: pure functions, the same for every sink.
+//! Records as bytes and as text: pure functions, the same for every sink and every command.
 
+mod diff;
+mod edit;
 mod line;
 mod native;
+mod span;
 
-pub use line::{Brief, News, Style, line};
+pub use diff::diff;
+pub use edit::{Edit, Known, Was, edits, pointed, was};
+pub use line::{Brief, Detail, News, Style, line};
 pub use native::native;
+pub use span::{cut_end, cut_middle, shown, width};

@@ -49,8 +49,10 @@ impl Sink for StdoutSink {
             Form::Ndjson => lines(batch),
             Form::OneLiners(style) => {
                 let mut text = String::new();
+                // Asked each time: windows are resized.
+                let columns = terminal_size::terminal_size().map_or(usize::MAX, |(width, _)| usize::from(width.0));
                 for record in &batch.records {
-                    text.push_str(&format::line(record, style));
+                    text.push_str(&format::line(record, style, columns));
                     text.push('\n');
                 }
                 text.into_bytes()

@@ -1,0 +1,30 @@
+//! How far each sink is.
+
+use super::{Desk, Refusal, item, log::time_of};
+use crate::changelog::Cursor;
+
+pub(super) async fn sinks(desk: &Desk) -> Result<Vec<item::Sink>, Refusal> {
+    let head = desk.view.head();
+    let mut cursors = desk.view.cursors().map_err(Refusal::failed)?;
+    cursors.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let mut sinks = Vec::new();
+    for (name, cursor) in cursors {
+        let lag_records = head.saturating_sub(cursor.acknowledged);
+        let next = (cursor.acknowledged + 1).max(desk.view.oldest());
+        let waiting_since = if lag_records > 0 { time_of(&desk.view, next).await? } else { None };
+        let state = state(desk, &name, &cursor, lag_records);
+        let Cursor { acknowledged, in_flight, .. } = cursor;
+        sinks.push(item::Sink { name, acknowledged, head, lag_records, waiting_since, in_flight, state });
+    }
+    Ok(sinks)
+}
+
+/// A sink that has all but the batch under way follows the log.
+fn state(desk: &Desk, name: &str, cursor: &Cursor, lag_records: u64) -> item::State {
+    let waiting = cursor.in_flight.map_or(lag_records, |(_, to)| desk.view.head().saturating_sub(to));
+    match &desk.attached {
+        Some(attached) if !attached.iter().any(|sink| sink == name) => item::State::Detached,
+        _ if waiting == 0 && cursor.errand.is_none() => item::State::Following,
+        _ => item::State::CatchingUp,
+    }
+}
