@@ -27,6 +27,7 @@ pub mod delivery;
 pub mod admin;
 pub mod api;
 pub mod backoff;
+mod blocking;
 pub mod bridge;
 pub mod cli;
 pub mod clock;

@@ -37,8 +37,7 @@ pub(super) async fn verify(view: &View, reply: &Reply) -> Result<(), Stopped> {
     for (index, info) in segments.iter().enumerate() {
         let following = segments.get(index + 1).map(|next| next.first_seq);
         let (view, first) = (view.clone(), info.first_seq);
-        let inspected = tokio::task::spawn_blocking(move || view.inspect(first, following)).await;
-        let inspected = inspected.map_err(Refusal::failed)?.map_err(Refusal::failed)?;
+        let inspected = blocking(move || view.inspect(first, following)).await.map_err(Refusal::failed)?;
         reply.items(&[inspected]).await?;
     }
     Ok(())

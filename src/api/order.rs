@@ -10,6 +10,7 @@ use super::{
     log::seq_at,
 };
 use crate::{
+    blocking::blocking,
     changelog::{Archive, CursorFile, Removed},
     delivery::Order,
 };
@@ -45,8 +46,7 @@ async fn purge(hands: &Hands, before: u64) -> Result<Removed, Refusal> {
         Hands::Live { purger, .. } => purger.purge(before).await.map_err(Refusal::failed),
         Hands::Files(archive) => {
             let archive = archive.clone();
-            let removed = tokio::task::spawn_blocking(move || archive.purge(before)).await;
-            removed.map_err(Refusal::failed)?.map_err(Refusal::failed)
+            blocking(move || archive.purge(before)).await.map_err(Refusal::failed)
         }
     }
 }
@@ -66,8 +66,7 @@ async fn give(desk: &Desk, sink: &str, order: Order) -> Result<(), Refusal> {
         },
         Hands::Files(archive) => {
             let (archive, sink) = (archive.clone(), sink.to_owned());
-            let noted = tokio::task::spawn_blocking(move || note(&archive, &sink, order)).await;
-            noted.map_err(Refusal::failed)?
+            blocking(move || note(&archive, &sink, order)).await
         }
     }
 }

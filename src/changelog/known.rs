@@ -10,7 +10,10 @@ use std::sync::{
 use kubetide_sink::Stream;
 
 use super::{StoreError, StreamState, store::Store};
-use crate::change::{Managed, ObjectKey, ResourceVersion, Row};
+use crate::{
+    blocking::blocking,
+    change::{Managed, ObjectKey, ResourceVersion, Row},
+};
 
 /// An object as a metadata-only LIST shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,10 +140,4 @@ impl Known {
         let (store, stream) = (self.store.clone(), stream.clone());
         blocking(move || store.forget_rows(&stream)).await
     }
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }

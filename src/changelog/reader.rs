@@ -19,6 +19,7 @@ use super::{
     recent::Recent,
     segment::{self, Place, read_frame, segment_path},
 };
+use crate::blocking::blocking;
 
 /// Why nothing was read.
 #[derive(Debug, thiserror::Error)]
@@ -162,16 +163,6 @@ impl Open {
         let mut records = frame.records;
         records.retain(|record| record.seq >= next);
         Ok((self, Some(records)))
-    }
-}
-
-/// File reads stay off the runtime's own threads.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
-) -> Result<T, OpenError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
 }
 

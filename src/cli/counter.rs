@@ -112,8 +112,7 @@ impl Counter {
                 Err(error) => return Err(Failure::Unavailable(unreachable(error))),
             }
             let path = data_dir.clone();
-            let opened = tokio::task::spawn_blocking(move || Archive::open(&path)).await;
-            match opened.map_err(|error| Failure::Failed(error.to_string()))? {
+            match blocking(move || Archive::open(&path)).await {
                 Ok(archive) => {
                     let archive = Arc::new(archive);
                     return Ok(Source::Files(Box::new(Desk {

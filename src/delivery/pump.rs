@@ -15,6 +15,7 @@ use tracing::{debug, info, warn};
 use super::{Batcher, Cut, Limits, Ordered};
 use crate::{
     backoff::Backoff,
+    blocking::blocking,
     changelog::{
         CatchUp, Cause, Cursor, CursorFile, Errand, LogReader, OpenError, Page, PageLimits, ReadError, StoreError, View,
     },
@@ -296,10 +297,7 @@ impl Pump {
         let (view, catch_up, streams) = (self.view.clone(), catch_up.clone(), self.streams.clone());
         let limits = PageLimits { records: self.limits.max_records, bytes: self.limits.max_bytes };
         let read = move || view.page(&catch_up, |name| takes(&streams, name), limits);
-        match tokio::task::spawn_blocking(read).await {
-            Ok(page) => page.map_err(|source| self.cannot_read(source)),
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
+        blocking(read).await.map_err(|source| self.cannot_read(source))
     }
 
     /// The word that what follows comes again.

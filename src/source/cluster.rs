@@ -223,7 +223,7 @@ async fn new_client(mut config: kube::Config) -> Result<Client, kube::Error> {
             .service(hyper);
         Ok(Client::new(service, config.default_namespace))
     };
-    tokio::task::spawn_blocking(make).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+    crate::blocking::blocking(make).await
 }
 
 /// The client's configuration, and the name of the context it comes from.
