@@ -88,7 +88,7 @@ async fn append(log: &Changelog, stream: &Arc<Stream>, versions: std::ops::Range
             generation: None,
             managed: Managed::default(),
             writers: Writers::default(),
-            object: Ok(Bytes::from_static(b"{}")),
+            object: Ok(Bytes::from(format!("{{\"spec\":{version}}}"))),
         };
         appender.append(stream, Entry::Present(observed)).await.unwrap();
     }
