@@ -32,29 +32,25 @@ impl<'a> Json<'a> {
         Self { bytes, at, depth: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
     /// The next byte that is not white space.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next(&mut self) -> Option<u8> {
         let byte = self.peek();
         // The API server writes none: one comparison is all that it costs.
-        if matches!(byte, Some(0..=b' ')) { self.behind_space() } else { byte }
-    }
-
-    #[cold]
-    fn behind_space(&mut self) -> Option<u8> {
-        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
-            self.at += 1;
+        if matches!(byte, Some(0..=b' ')) {
+            self.at = behind_space(self.bytes, self.at);
+            return self.peek();
         }
-        self.peek()
+        byte
     }
 
     /// Enters an object or an array; false if it is empty and already left again.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enter(&mut self, close: u8) -> Walked<bool> {
         self.at += 1;
         self.depth += 1;
@@ -68,14 +64,14 @@ impl<'a> Json<'a> {
         Ok(true)
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave(&mut self) {
         self.at += 1;
         self.depth -= 1;
     }
 
     /// The key that comes next, quotes included; the place is then before its value.
-    #[inline]
+    #[inline(always)]
     pub(super) fn key(&mut self) -> Walked<&'a [u8]> {
         if self.next() != Some(b'"') {
             return Err("not a key");
@@ -91,7 +87,7 @@ impl<'a> Json<'a> {
     }
 
     /// Behind a member or an item: whether another one follows. If not, the container is left.
-    #[inline]
+    #[inline(always)]
     pub(super) fn another(&mut self, close: u8) -> Walked<bool> {
         match self.next() {
             Some(b',') => {
@@ -108,6 +104,15 @@ impl<'a> Json<'a> {
 
     /// Passes any value.
     pub(super) fn value(&mut self) -> Walked {
+        // On a copy, which stays in registers.
+        let mut json = Json { bytes: self.bytes, at: self.at, depth: self.depth };
+        let walked = json.pass();
+        (self.at, self.depth) = (json.at, json.depth);
+        walked
+    }
+
+    #[inline(always)]
+    fn pass(&mut self) -> Walked {
         // One bit for each container around the place: set for an object. Innermost last.
         let mut objects = [0_u64; MAX_DEPTH / 64];
         let base = self.depth;
@@ -129,7 +134,7 @@ impl<'a> Json<'a> {
                         continue;
                     }
                 }
-                Some(b'-' | b'0'..=b'9') => self.number()?,
+                Some(b'-' | b'0'..=b'9') => self.at = number(self.bytes, self.at)?,
                 Some(b't') => self.literal(b"true")?,
                 Some(b'f') => self.literal(b"false")?,
                 Some(b'n') => self.literal(b"null")?,
@@ -153,14 +158,14 @@ impl<'a> Json<'a> {
     }
 
     /// Passes a string.
-    #[inline]
+    #[inline(always)]
     pub(super) fn string(&mut self) -> Walked {
         self.at += 1;
         loop {
-            while let Some(chunk) = self.bytes[self.at..].first_chunk::<8>() {
-                let plain = plain(*chunk);
+            while let Some(chunk) = self.bytes[self.at..].first_chunk::<16>() {
+                let plain = plain(chunk);
                 self.at += plain;
-                if plain < 8 {
+                if plain < 16 {
                     break;
                 }
             }
@@ -169,7 +174,7 @@ impl<'a> Json<'a> {
                     self.at += 1;
                     return Ok(());
                 }
-                Some(b'\\') => self.escape()?,
+                Some(b'\\') => self.at = escape(self.bytes, self.at)?,
                 Some(0..=0x1f) => return Err("a control character in a string"),
                 // Near the end, where there is no whole chunk.
                 Some(_) => self.at += 1,
@@ -178,66 +183,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    fn escape(&mut self) -> Walked {
-        match self.bytes.get(self.at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
-            Some(b'u') => match self.unit(self.at)? {
-                // Half a character stands for nothing: other parsers refuse it.
-                0xdc00..=0xdfff => return Err("half a character"),
-                0xd800..=0xdbff => {
-                    let low = self.bytes[self.at + 6..].starts_with(b"\\u").then(|| self.unit(self.at + 6));
-                    if !matches!(low, Some(Ok(0xdc00..=0xdfff))) {
-                        return Err("half a character");
-                    }
-                    self.at += 12;
-                }
-                _ => self.at += 6,
-            },
-            _ => return Err("a bad escape"),
-        }
-        Ok(())
-    }
-
-    /// The four digits of the `\uXXXX` at `at`.
-    fn unit(&self, at: usize) -> Walked<u16> {
-        let digits = self.bytes.get(at + 2..at + 6).ok_or("a cut escape")?;
-        digits.iter().try_fold(0, |unit, digit| {
-            let digit = char::from(*digit).to_digit(16).ok_or("a bad escape")?;
-            Ok(unit << 4 | u16::try_from(digit).map_err(|_| "a bad escape")?)
-        })
-    }
-
-    fn number(&mut self) -> Walked {
-        if self.peek() == Some(b'-') {
-            self.at += 1;
-        }
-        let zero = self.peek() == Some(b'0');
-        if self.digits()? > 1 && zero {
-            return Err("a number with a leading zero");
-        }
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            self.digits()?;
-        }
-        if matches!(self.peek(), Some(b'e' | b'E')) {
-            self.at += 1;
-            if matches!(self.peek(), Some(b'+' | b'-')) {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        Ok(())
-    }
-
-    fn digits(&mut self) -> Walked<usize> {
-        let from = self.at;
-        while matches!(self.peek(), Some(b'0'..=b'9')) {
-            self.at += 1;
-        }
-        if self.at > from { Ok(self.at - from) } else { Err("a bad number") }
-    }
-
-    #[inline]
+    #[inline(always)]
     fn literal(&mut self, word: &[u8]) -> Walked {
         if self.bytes[self.at..].starts_with(word) {
             self.at += word.len();
@@ -246,6 +192,71 @@ impl<'a> Json<'a> {
             Err(NOT_A_VALUE)
         }
     }
+}
+
+// What follows takes and gives places rather than the whole `Json`, so that the loop above can keep its own in registers.
+
+#[cold]
+fn behind_space(bytes: &[u8], mut at: usize) -> usize {
+    while matches!(bytes.get(at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+        at += 1;
+    }
+    at
+}
+
+/// Behind the escape that begins at `at`.
+fn escape(bytes: &[u8], at: usize) -> Walked<usize> {
+    match bytes.get(at + 1) {
+        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
+        Some(b'u') => match unit(bytes, at)? {
+            // Half a character stands for nothing: other parsers refuse it.
+            0xdc00..=0xdfff => Err("half a character"),
+            0xd800..=0xdbff => {
+                let low = bytes[at + 6..].starts_with(b"\\u").then(|| unit(bytes, at + 6));
+                if matches!(low, Some(Ok(0xdc00..=0xdfff))) { Ok(at + 12) } else { Err("half a character") }
+            }
+            _ => Ok(at + 6),
+        },
+        _ => Err("a bad escape"),
+    }
+}
+
+/// The four digits of the `\uXXXX` at `at`.
+fn unit(bytes: &[u8], at: usize) -> Walked<u16> {
+    let digits = bytes.get(at + 2..at + 6).ok_or("a cut escape")?;
+    digits.iter().try_fold(0, |unit, digit| {
+        let digit = char::from(*digit).to_digit(16).ok_or("a bad escape")?;
+        Ok(unit << 4 | u16::try_from(digit).map_err(|_| "a bad escape")?)
+    })
+}
+
+/// Behind the number that begins at `at`.
+fn number(bytes: &[u8], mut at: usize) -> Walked<usize> {
+    if bytes.get(at) == Some(&b'-') {
+        at += 1;
+    }
+    let whole = digits(bytes, at)?;
+    if bytes[at] == b'0' && whole > at + 1 {
+        return Err("a number with a leading zero");
+    }
+    at = whole;
+    if bytes.get(at) == Some(&b'.') {
+        at = digits(bytes, at + 1)?;
+    }
+    if matches!(bytes.get(at), Some(b'e' | b'E')) {
+        at += 1;
+        if matches!(bytes.get(at), Some(b'+' | b'-')) {
+            at += 1;
+        }
+        at = digits(bytes, at)?;
+    }
+    Ok(at)
+}
+
+/// Behind the digits that begin at `at`, at least one.
+fn digits(bytes: &[u8], at: usize) -> Walked<usize> {
+    let count = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if count > 0 { Ok(at + count) } else { Err("a bad number") }
 }
 
 /// The text of a quoted string. An escaped one is unescaped, so that nothing hides behind another spelling.
@@ -259,17 +270,23 @@ pub(super) fn text(quoted: &[u8]) -> Walked<Cow<'_, str>> {
 }
 
 /// How many bytes of the chunk are plain text of a string: all, or those before the first quote, backslash or control character.
-#[inline]
-fn plain(chunk: [u8; 8]) -> usize {
+///
+/// Both halves are looked at in any case: most strings end within a chunk, and where is not for the processor to guess.
+#[inline(always)]
+fn plain(chunk: &[u8; 16]) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = ONES << 7;
-    let bytes = u64::from_le_bytes(chunk);
-    let (quotes, backslashes) = (bytes ^ (ONES * 0x22), bytes ^ (ONES * 0x5c));
-    // A borrow can only spoil the bytes behind one that was found, and the first one is all that is asked for.
-    let found = (quotes.wrapping_sub(ONES) & !quotes)
-        | (backslashes.wrapping_sub(ONES) & !backslashes)
-        | (bytes.wrapping_sub(ONES * 0x20) & !bytes);
-    ((found & HIGH).trailing_zeros() / 8) as usize
+    let stops = |bytes: u64| {
+        let (quotes, backslashes) = (bytes ^ (ONES * 0x22), bytes ^ (ONES * 0x5c));
+        // A borrow can only spoil the bytes behind one that was found, and the first one is all that is asked for.
+        let found = (quotes.wrapping_sub(ONES) & !quotes)
+            | (backslashes.wrapping_sub(ONES) & !backslashes)
+            | (bytes.wrapping_sub(ONES * 0x20) & !bytes);
+        found & HIGH
+    };
+    let both = u128::from_le_bytes(*chunk);
+    let found = u128::from(stops(both as u64)) | u128::from(stops((both >> 64) as u64)) << 64;
+    (found.trailing_zeros() / 8) as usize
 }
 
 #[cfg(test)]
@@ -280,11 +297,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_string_ends_where_looking_at_each_byte_would_end_it(chunk in any::<[u8; 8]>(), at in 0_usize..8, byte in 0_u8..=0x22) {
-            for chunk in [chunk, { let mut with = chunk; with[at] = byte; with }, { let mut with = chunk; with[at] = b'\\'; with }] {
-                let expected = chunk.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)).unwrap_or(8);
-                prop_assert_eq!(plain(chunk), expected);
-            }
+        fn a_string_ends_where_looking_at_each_byte_would_end_it(
+            letters in any::<[u8; 16]>(), stops in prop::collection::vec((0_usize..16, prop::sample::select(vec![b'"', b'\\', 0, 0x1f])), 0..3),
+        ) {
+            let mut chunk = letters.map(|byte| if matches!(byte, b'"' | b'\\' | 0..=0x1f) { byte | 0x80 } else { byte });
+            stops.iter().for_each(|(at, byte)| chunk[*at] = *byte);
+            prop_assert_eq!(plain(&chunk), stops.iter().map(|(at, _)| *at).min().unwrap_or(16));
         }
     }
 }
