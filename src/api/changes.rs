@@ -118,12 +118,12 @@ impl Reading {
         let least = self.from.max((self.to + 1).saturating_sub(LOOK_BACK)).max(1);
         let mut span = (last as u64).max(RUN_UP);
         let mut found = VecDeque::new();
-        while last > 0 && least <= self.to {
+        loop {
             found.clear();
             let first = (self.to + 1).saturating_sub(span).max(least);
             let mut reader = self.desk.view.reader(first);
             let mut next = first;
-            while next <= self.to {
+            while next <= self.to && last > 0 {
                 for record in self.read(&mut reader).await? {
                     next = record.seq + 1;
                     if record.seq <= self.to && self.wants(&record) {
