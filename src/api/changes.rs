@@ -113,24 +113,21 @@ impl Reading {
         Ok(reply.send(block).await?)
     }
 
-    /// The log is read forwards: ever larger parts of its end, until there are enough.
+    /// The log is read forwards: ever larger parts of its end, until there are enough. Only places are kept, not records.
     async fn tell_last(&mut self, last: usize, reply: &Reply) -> Result<(), Stopped> {
         let least = self.from.max((self.to + 1).saturating_sub(LOOK_BACK)).max(1);
         let mut span = (last as u64).max(RUN_UP);
+        let mut found = VecDeque::new();
         loop {
+            found.clear();
             let first = (self.to + 1).saturating_sub(span).max(least);
             let mut reader = self.desk.view.reader(first);
-            let mut found = VecDeque::new();
             let mut next = first;
             while next <= self.to && last > 0 {
                 for record in self.read(&mut reader).await? {
                     next = record.seq + 1;
-                    let mut line = Vec::new();
-                    if record.seq <= self.to {
-                        self.write(&record, &mut line);
-                    }
-                    if !line.is_empty() {
-                        found.push_back(line);
+                    if record.seq <= self.to && self.wants(&record) {
+                        found.push_back(record.seq);
                     }
                     if found.len() > last {
                         found.pop_front();
@@ -138,13 +135,12 @@ impl Reading {
                 }
             }
             if found.len() >= last || first == least {
-                for line in found {
-                    reply.send(line).await?;
-                }
-                return Ok(());
+                break;
             }
             span = span.saturating_mul(8);
         }
+        self.from = found.front().copied().unwrap_or(self.to + 1);
+        self.tell_range(reply).await
     }
 
     async fn read(&self, reader: &mut LogReader) -> Result<Vec<Record>, Refusal> {

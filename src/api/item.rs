@@ -46,7 +46,7 @@ pub struct Sink {
 pub enum State {
     /// It is given the log as it comes.
     Following,
-    /// It has records to catch up with.
+    /// It has more to catch up with than what is under way at any time.
     CatchingUp,
     /// It is no longer in the configuration.
     Detached,

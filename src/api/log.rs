@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{Desk, Point, Refusal, Reply, Stopped, item};
-use crate::changelog::View;
+use crate::{blocking::blocking, changelog::View};
 
 pub(super) async fn log(desk: &Desk) -> Result<item::Log, Refusal> {
     let view = &desk.view;

@@ -94,16 +94,18 @@ async fn find(known: &Known, streams: &[Arc<Stream>], object: &str) -> Result<it
 
 /// The same name in another namespace, or one that is nearly the same.
 async fn absent(known: &Known, streams: &[Arc<Stream>], object: &str) -> Result<Refusal, Refusal> {
-    let mut names = Vec::new();
+    let bare = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
+    // A page of names and the best one so far: memory does not grow with the number of objects.
+    let mut near: Option<String> = None;
     for stream in streams {
         let mut pages = Pages::new(stream);
         while let Some(rows) = pages.next(known).await? {
-            names.extend(rows.into_iter().map(|(key, _)| full_name(&key)));
+            let names: Vec<String> =
+                near.take().into_iter().chain(rows.iter().map(|(key, _)| full_name(key))).collect();
+            let elsewhere = names.iter().find(|name| bare(name) == bare(object)).map(String::as_str);
+            near = elsewhere.or_else(|| nearest(object, names.iter().map(String::as_str))).map(Into::into);
         }
     }
-    let bare = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
-    let elsewhere = names.iter().find(|name| bare(name) == bare(object)).map(String::as_str);
-    let near = elsewhere.or_else(|| nearest(object, names.iter().map(String::as_str)));
     let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
     let of: Vec<String> = streams.iter().map(ToString::to_string).collect();
     Ok(Refusal::Absent(format!("no object {object} is known in {}{near}", of.join(", "))))

@@ -3,6 +3,9 @@
 use super::{Desk, Refusal, item, log::time_of};
 use crate::changelog::Cursor;
 
+/// A batch under way and the next one that forms, as large as they are by default: a sink that is no further behind follows.
+const UNDER_WAY: u64 = 1_000;
+
 pub(super) async fn sinks(desk: &Desk) -> Result<Vec<item::Sink>, Refusal> {
     let head = desk.view.head();
     let mut cursors = desk.view.cursors().map_err(Refusal::failed)?;
@@ -19,12 +22,10 @@ pub(super) async fn sinks(desk: &Desk) -> Result<Vec<item::Sink>, Refusal> {
     Ok(sinks)
 }
 
-/// A sink that has all but the batch under way follows the log.
 fn state(desk: &Desk, name: &str, cursor: &Cursor, lag_records: u64) -> item::State {
-    let waiting = cursor.in_flight.map_or(lag_records, |(_, to)| desk.view.head().saturating_sub(to));
     match &desk.attached {
         Some(attached) if !attached.iter().any(|sink| sink == name) => item::State::Detached,
-        _ if waiting == 0 && cursor.errand.is_none() => item::State::Following,
+        _ if lag_records <= UNDER_WAY && cursor.errand.is_none() => item::State::Following,
         _ => item::State::CatchingUp,
     }
 }

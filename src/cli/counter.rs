@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::Failure;
 use crate::{
     api::{Answer, Client, Demand, Desk, Hands, Question, Refusal, answer::answer, carry_out, item::Done},
+    blocking::blocking,
     changelog::{Archive, OpenError},
     config::{self, Flags},
 };
