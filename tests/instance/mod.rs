@@ -137,6 +137,11 @@ impl Instance {
         whole.lines().map(Into::into).collect()
     }
 
+    /// How long the sink's file is.
+    pub fn lines_len(&self) -> u64 {
+        std::fs::metadata(self.path("out.ndjson")).map_or(0, |metadata| metadata.len())
+    }
+
     pub fn records(&self) -> Vec<Value> {
         self.lines().iter().map(|line| serde_json::from_str(line).expect("a line is a record")).collect()
     }

@@ -1,7 +1,8 @@
 //! The changes: makes them in the simulated cluster at a steady pace, and keeps account of what the receiver is owed.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     time::Duration,
 };
 
@@ -10,7 +11,10 @@ use kubetide_simulator::{Busy, Cluster};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::fold::{Key, State};
+use super::{
+    fold::{Key, State},
+    verdict::told,
+};
 
 /// What the pipeline captures, as the configuration and the simulator name it, and as records do.
 pub(super) const STREAMS: [(&str, &str); 5] = [
@@ -46,8 +50,10 @@ pub(super) struct Churn {
     /// Changes that are still to be made, and when the next one is due.
     left: usize,
     due: Instant,
-    /// The version of every captured object.
+    /// The version of every captured object that the receiver is told of.
     current: BTreeMap<Key, u64>,
+    /// The newest version of each, and a hash of what the receiver sees of it: a write that changes neither is not told.
+    looked_at: HashMap<Key, (u64, u64)>,
     /// What was made and has not arrived.
     owed: HashSet<State>,
     /// Whether the pipeline can learn of every change. If not, it owes only where they lead to.
@@ -67,6 +73,7 @@ impl Churn {
             left: 0,
             due: Instant::now(),
             current: BTreeMap::new(),
+            looked_at: HashMap::new(),
             owed: HashSet::new(),
             seen: true,
             made: 0,
@@ -181,12 +188,24 @@ impl Churn {
         made
     }
 
-    fn look(&self) -> BTreeMap<Key, u64> {
-        let objects = STREAMS.iter().flat_map(|(resource, stream)| {
-            let items = self.cluster.list(resource).into_iter();
-            items.map(|item| (Key::new(stream, item.namespace(), item.name()), item.version()))
-        });
-        objects.collect()
+    fn look(&mut self) -> BTreeMap<Key, u64> {
+        let mut told = BTreeMap::new();
+        for (resource, stream) in STREAMS {
+            for item in self.cluster.list(resource) {
+                let key = Key::new(stream, item.namespace(), item.name());
+                let before = self.looked_at.get(&key).copied();
+                let version = match before {
+                    Some((version, _)) if version == item.version() => self.current.get(&key).copied(),
+                    _ => {
+                        let content = content_of(&item.json());
+                        self.looked_at.insert(key.clone(), (item.version(), content));
+                        self.current.get(&key).copied().filter(|_| before.is_some_and(|(_, known)| known == content))
+                    }
+                };
+                told.insert(key, version.unwrap_or(item.version()));
+            }
+        }
+        told
     }
 
     /// What has arrived is not owed any more.
@@ -220,6 +239,14 @@ impl Churn {
         }
         Ok(objects)
     }
+}
+
+/// A hash of what the receiver sees of an object, less the fields that every write changes.
+fn content_of(object: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let object = serde_json::from_slice(object).map(|object: Value| told(object).to_string());
+    object.unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
 }
 
 fn stream_of(resource: &str) -> &str {

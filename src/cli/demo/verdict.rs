@@ -238,17 +238,23 @@ fn is_one_batch(places: &[u64], batches: &BTreeSet<(u64, u64)>) -> bool {
     distinct.len() == places.len() && batches.iter().any(|(from, to)| from <= first && last <= to)
 }
 
-/// Whether the receiver has what the cluster has, less what is cleaned on the way.
+/// Whether the receiver has what the cluster has.
 fn is_same(held: &Held, object: Option<&Value>) -> bool {
-    let Some(mut object) = object.cloned() else { return false };
+    let held = held.object.as_ref().and_then(|held| serde_json::from_str::<Value>(held.get()).ok());
+    held.is_some() && held.map(told) == object.cloned().map(told)
+}
+
+/// An object less what is cleaned on the way, and less what a write that changes nothing else moves: such a write is not told.
+pub(super) fn told(mut object: Value) -> Value {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
+        for field in ["managedFields", "resourceVersion", "generation"] {
+            metadata.remove(field);
+        }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
             annotations.remove(LAST_APPLIED);
         }
     }
-    let held = held.object.as_ref().and_then(|held| serde_json::from_str::<Value>(held.get()).ok());
-    held.is_some_and(|held| held == object)
+    object
 }
 
 #[cfg(test)]
@@ -263,7 +269,8 @@ mod tests {
 
     fn object(name: &str, version: u64) -> Value {
         json!({"kind": "Pod", "apiVersion": "v1",
-            "metadata": {"name": name, "namespace": "shop", "resourceVersion": version.to_string()}})
+            "metadata": {"name": name, "namespace": "shop", "resourceVersion": version.to_string()},
+            "spec": {"edits": version}})
     }
 
     fn record(seq: u64, op: &str, name: &str, version: u64) -> Value {
