@@ -139,6 +139,7 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
         pumps.spawn(pump(index, sink, &log, terms)?.run());
         orders.insert(sink.common.name.clone(), way);
     }
+    log.all_attached();
     let desk_closed = CancellationToken::new();
     let mut desk = JoinSet::new();
     desk.spawn(serve_desk(config, &log, orders, desk_closed.clone()));

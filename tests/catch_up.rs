@@ -54,6 +54,7 @@ impl Case {
             appender.append(&case.pods, entry).await.unwrap();
         }
         appender.flush().await.unwrap();
+        case.log.all_attached();
         case.version = 1;
         case
     }
@@ -245,6 +246,7 @@ impl Delivery {
             clock: Clock::system(),
             drain: drain.clone(),
         };
+        case.log.all_attached();
         Self { mood, asked: asked_seen, orders, drain, task: tokio::spawn(pump.run()) }
     }
 
@@ -383,9 +385,9 @@ async fn a_kill_in_the_middle_of_a_catch_up_repeats_one_batch_at_most() {
     for kill in 0..KILLS {
         let mut delivery = Delivery::start(&case, &received, Mood::Takes, Start::Snapshot, WhenBehind::Resync);
         delivery.asked(1).await;
+        let asked = *delivery.asked.borrow();
         delivery.mood.send_replace(Mood::TakesAndHangs);
         case.write(&format!("old-{:03}", kill * 17)).await;
-        let asked = *delivery.asked.borrow();
         delivery.asked(asked + 1).await;
         delivery.killed().await;
     }
@@ -493,6 +495,7 @@ async fn a_sink_that_comes_back_after_its_deletes_were_forgotten_is_given_everyt
     // Taken out of the configuration; another one is there, and passes the delete.
     delivery.drained().await;
     let mut case = case.reopened(directory.path()).await;
+    case.log.all_attached();
     case.delete("gone").await;
     case.outgrow().await;
     let mut other = case.log.attach("other", Start::Now, WhenBehind::Resync).unwrap();

@@ -10,7 +10,14 @@ use crate::config::WhenBehind;
 
 /// The attached sinks. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Attached(Arc<Mutex<HashMap<String, Need>>>);
+pub(super) struct Attached(Arc<Mutex<Sinks>>);
+
+#[derive(Debug, Default)]
+struct Sinks {
+    needs: HashMap<String, Need>,
+    /// Whether all are here that will be. Before that nobody knows what may go.
+    complete: bool,
+}
 
 /// What one sink needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +40,7 @@ pub(super) struct Hold {
 }
 
 impl Attached {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Need>> {
+    fn lock(&self) -> MutexGuard<'_, Sinks> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -42,20 +49,21 @@ impl Attached {
         Hold { attached: self.clone(), sink: sink.into(), when_behind }
     }
 
-    /// What each sink needs.
-    pub(super) fn needs(&self) -> Vec<(String, Need)> {
-        self.lock().iter().map(|(sink, need)| (sink.clone(), *need)).collect()
+    /// There are no more to come.
+    pub(super) fn complete(&self) {
+        self.lock().complete = true;
     }
 
-    /// Up to where every sink knows of every delete; none if there are no sinks.
-    pub(super) fn settled(&self) -> Option<u64> {
-        self.lock().values().map(|need| need.settled).min()
+    /// What each sink needs; none before all of them are here.
+    pub(super) fn needs(&self) -> Option<Vec<(String, Need)>> {
+        let sinks = self.lock();
+        sinks.complete.then(|| sinks.needs.iter().map(|(sink, need)| (sink.clone(), *need)).collect())
     }
 }
 
 impl Hold {
     pub(super) fn update(&self, cursor: &Cursor) {
         let need = Need { from: cursor.needs(), settled: cursor.settled(), when_behind: self.when_behind };
-        self.attached.lock().insert(self.sink.clone(), need);
+        self.attached.lock().needs.insert(self.sink.clone(), need);
     }
 }

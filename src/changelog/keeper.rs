@@ -90,7 +90,8 @@ impl Keeper {
 
     /// Removes what may go. Why nothing may be appended, if so.
     pub(super) fn trim(&mut self, now: Timestamp) -> Result<Option<String>, WriteError> {
-        let verdict = retention::decide(self.rules, &self.held, &self.attached.needs(), now);
+        let Some(needs) = self.attached.needs() else { return Ok(None) };
+        let verdict = retention::decide(self.rules, &self.held, &needs, now);
         self.remove(verdict.remove)?;
         let obstacle = |sink: String| {
             format!("the log has reached log.max_bytes ({}), and sink {sink} has not read it yet", self.rules.max_bytes)
@@ -112,15 +113,19 @@ impl Keeper {
 
     /// Removes the tombstones that no attached sink needs.
     pub(super) fn bury(&self) -> Result<(), WriteError> {
-        let Some(settled) = self.attached.settled() else { return Ok(()) };
+        let needs = self.attached.needs().unwrap_or_default();
+        let Some(settled) = needs.iter().map(|(_, need)| need.settled).min() else { return Ok(()) };
         self.store.bury(settled, BURIED_AT_ONCE).map_err(WriteError::Store)?;
         Ok(())
     }
 
     /// Removes the whole segments in front of the record `before`, as far as no attached sink needs them.
     pub(super) fn purge(&mut self, before: u64) -> Result<Removed, WriteError> {
-        let needs = self.attached.needs();
         let mut removed = Removed::default();
+        let Some(needs) = self.attached.needs() else {
+            removed.kept = Some("the process has only begun".into());
+            return Ok(removed);
+        };
         for pair in self.held.windows(2).take_while(|pair| pair[1].first_seq <= before) {
             let [oldest, next] = pair else { continue };
             if let Some((sink, need)) = needs.iter().find(|(_, need)| need.from < next.first_seq) {

@@ -310,6 +310,11 @@ impl Changelog {
         Ok(cursor)
     }
 
+    /// Every sink there is has been attached: from now on, what none of them needs may go.
+    pub fn all_attached(&self) {
+        self.attached.complete();
+    }
+
     /// A way to have segments removed.
     pub fn purger(&self) -> Purger {
         Purger(self.appender.sender.downgrade())
