@@ -38,7 +38,7 @@ bench: ## the figures of docs/benchmarks.md, on this machine
 	@tests/env/prerequisites cargo cc make perl
 	@cargo bench --package kubetide --bench stages --bench end_to_end
 
-torture: ## the real-server tests and the fault matrix with their full counts (about 25 minutes)
+torture: ## the tests of faults, kills, damage and real servers with their full counts (about 40 minutes)
 	@tests/env/prerequisites cargo cc make perl
 	@tests/run torture
 

@@ -419,6 +419,8 @@ async fn with_block_appending_waits_for_the_sink_and_readiness_says_so() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((case.log.head(), oldest), (head, 1), "nothing is appended and nothing goes");
     assert!(case.vitals.live(), "waiting is not death");
+    let purged = case.log.purger().purge(head).await.unwrap();
+    assert!(purged.segments == 0 && purged.kept.unwrap().contains("sink out"), "it is answered all the same");
     delivery.mood.send_replace(Mood::Takes);
     delivery.caught_up(&case).await;
     assert_folded(&case, &received);

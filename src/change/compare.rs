@@ -180,7 +180,10 @@ pub fn present(
             difference,
             actor,
             patch: patch.filter(|_| detail.patch),
-            before: previous.filter(|_| detail.before).and_then(|row| row.object.clone()),
+            // What was logged before another way of cleaning may hold what is a secret now.
+            before: previous
+                .filter(|_| detail.before && view != View::Resync(By::Content))
+                .and_then(|row| row.object.clone()),
             object,
             problem,
         },

@@ -65,7 +65,16 @@ impl Observed {
 /// A checksum of each entry of an object's `managedFields`, which are not kept themselves. With them a metadata-only LIST can
 /// tell two contents of one version apart, and a new entry is known as new.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Managed(pub Vec<u32>);
+pub struct Managed(pub Vec<Trace>);
+
+/// What is kept of one entry of `managedFields`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// A checksum of all of it.
+    pub entry: u32,
+    /// A checksum of who wrote it and when. An entry that has only lost fields to another writer keeps it.
+    pub writer: u32,
+}
 
 /// What is known of one object: the row of the store, and what the next observation is compared with.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use kubetide_sink::Actor;
 
-use super::Managed;
+use super::{Managed, Trace};
 
 /// The writers of an object, one for each checksum of its [`Managed`], in one piece of text: most of them are never looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,12 +22,19 @@ impl Writers {
         self.ends.push(ends);
     }
 
-    /// Of the entries that were not there before, the one with the latest time.
+    /// Of the entries that are new or newer than before, the one with the latest time. Two writes of one manager within a second
+    /// differ in their fields alone: if nothing else has changed, that counts too.
     pub(super) fn actor(&self, managed: &Managed, before: Option<&Managed>) -> Option<Actor> {
-        let known = |checksum: &u32| before.is_some_and(|before| before.0.contains(checksum));
-        let entries = managed.0.iter().zip(0..self.ends.len()).filter(|(checksum, _)| !known(checksum));
-        // The API server writes times in UTC and to the second: as text they are in order.
-        let (_, latest) = entries.max_by_key(|(_, index)| self.parts(*index)[3])?;
+        let known = |is_it: &dyn Fn(&Trace) -> bool| before.is_some_and(|before| before.0.iter().any(is_it));
+        let changed = managed.0.iter().zip(0..self.ends.len());
+        let changed = changed.filter(|(trace, _)| !known(&|before| before.entry == trace.entry));
+        // The API server writes times in UTC and to the second: as text they are in order. It writes none for some entries;
+        // one of those that is new is the latest there is.
+        let (_, latest) = changed.max_by_key(|(trace, index)| {
+            let is_newer = !known(&|before| before.writer == trace.writer);
+            let at = self.parts(*index)[3];
+            (is_newer, is_newer && at.is_empty(), at)
+        })?;
         let [manager, operation, subresource, at] = self.parts(latest).map(str::to_owned);
         let at = Some(at).filter(|at| !at.is_empty());
         (!manager.is_empty() || !operation.is_empty()).then_some(Actor { manager, operation, subresource, at })
@@ -40,5 +47,43 @@ impl Writers {
             from = end;
             part
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An entry: manager, subresource, time, and what it manages.
+    type Entry<'a> = (&'a str, &'a str, &'a str, &'a str);
+
+    fn of(entries: &[Entry<'_>]) -> (Managed, Writers) {
+        let (mut managed, mut writers) = (Managed::default(), Writers::default());
+        for (manager, subresource, at, fields) in entries {
+            let sum = |parts: &[&str]| crc32c::crc32c(parts.join("|").as_bytes());
+            let writer = sum(&[manager, subresource, at]);
+            managed.0.push(Trace { entry: sum(&[manager, subresource, at, fields]), writer });
+            writers.push([*manager, "Update", *subresource, *at]);
+        }
+        (managed, writers)
+    }
+
+    fn actor(before: &[Entry<'_>], now: &[Entry<'_>]) -> Option<String> {
+        let (managed, writers) = of(now);
+        writers.actor(&managed, Some(&of(before).0)).map(|actor| actor.manager)
+    }
+
+    #[test]
+    fn the_actor_is_the_entry_that_is_new_or_newer_and_not_one_that_lost_a_field_to_it() {
+        let (created, status) = (("create", "", "T1", "a b"), ("kubelet", "status", "T1", "s"));
+        let before = [created, status];
+        assert_eq!(actor(&before, &[created, ("kubelet", "status", "T5", "s")]).as_deref(), Some("kubelet"));
+        assert_eq!(actor(&before, &[created, status, ("edit", "", "T3", "c")]).as_deref(), Some("edit"));
+        // `kubectl scale`: the field goes from one to the other, whose entry has no time.
+        let scaled = [("create", "", "T1", "a"), status, ("scale", "scale", "", "b")];
+        assert_eq!(actor(&before, &scaled).as_deref(), Some("scale"));
+        // Twice within a second.
+        assert_eq!(actor(&before, &[("create", "", "T1", "a b c"), status]).as_deref(), Some("create"));
+        assert_eq!(actor(&before, &before), None);
     }
 }

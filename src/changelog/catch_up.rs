@@ -178,8 +178,12 @@ impl View {
     }
 
     fn to_sink(&self, sink: &str, cluster: &Cluster, catch_up: &CatchUp, what: What) -> Record {
-        // In the log there is no place for it: its id says for whom it is, and in which catch-up.
-        let id = id::hash(&[&self.log_id, &catch_up.id.to_string(), sink, what.as_str()]);
+        let id = match what {
+            // A snapshot is named after the record that announces it.
+            What::SnapshotStarted => catch_up.id,
+            // In the log there is no place for it: its id says for whom it is, and in which catch-up.
+            _ => id::hash(&[&self.log_id, &catch_up.id.to_string(), sink, what.as_str()]),
+        };
         self.control(cluster, id, catch_up.head, catch_up.at, what)
     }
 

@@ -99,9 +99,10 @@ pub(super) enum Message {
     Submission(Box<Submission>),
     /// Answered when everything before it is durable.
     Barrier(oneshot::Sender<()>),
-    /// Removes the segments in front of a record.
-    Purge(u64, oneshot::Sender<Removed>),
 }
+
+/// The segments in front of a record are to be removed.
+pub(super) type Purge = (u64, oneshot::Sender<Removed>);
 
 pub(super) struct Committer {
     pub(super) log_id: Arc<str>,
@@ -111,6 +112,9 @@ pub(super) struct Committer {
     pub(super) sync: Sync,
     /// Asked to end: whoever waits for room gives up.
     pub(super) ending: Arc<AtomicBool>,
+    /// What somebody wants to be removed, on a way of its own: the queue is not read while there is no room.
+    pub(super) purges: mpsc::Receiver<Purge>,
+    pub(super) asked_to_purge: Vec<Purge>,
     /// Written, and not synced yet.
     pub(super) unsynced: Unsynced,
     pub(super) recent: Arc<Recent>,
@@ -213,22 +217,31 @@ impl Committer {
         let mut bookmarks_due = Instant::now() + BOOKMARK_INTERVAL;
         let mut keeping_due = Instant::now();
         loop {
-            let received = runtime.block_on(async { tokio::time::timeout(self.patience(), queue.recv()).await });
+            let patience = self.patience();
+            let received = runtime.block_on(async {
+                tokio::select! {
+                    biased;
+                    message = queue.recv() => Some(message),
+                    Some(purge) = self.purges.recv() => {
+                        self.asked_to_purge.push(purge);
+                        None
+                    }
+                    () = tokio::time::sleep(patience) => None,
+                }
+            });
             let mut next = match received {
-                Ok(Some(message)) => Some(message),
-                Ok(None) => break,
-                Err(_) => None,
+                Some(Some(message)) => Some(message),
+                Some(None) => break,
+                None => None,
             };
             self.vitals.heartbeat();
             let mut group = self.new_group();
             let mut barriers = Vec::new();
-            let mut purges = Vec::new();
             // Permits live until the group is in the log, so that the budget counts what is in memory.
             let mut permits = Vec::new();
             while let Some(message) = next {
                 match message {
                     Message::Barrier(answer) => barriers.push(answer),
-                    Message::Purge(before, answer) => purges.push((before, answer)),
                     Message::Submission(submission) => {
                         let Submission { stream, at, entry, weight, _permit: permit } = *submission;
                         group.bytes += weight;
@@ -257,9 +270,7 @@ impl Committer {
                 keeping_due = Instant::now() + KEEPING_INTERVAL;
                 self.keep()?;
             }
-            for (before, answer) in purges {
-                let _ = answer.send(self.keeper.purge(before)?);
-            }
+            self.purge()?;
         }
         let mut last = self.new_group();
         self.add_states(&mut last);
@@ -284,6 +295,18 @@ impl Committer {
                 since.elapsed() >= interval || self.unsynced.bytes >= UNSYNCED_BYTES
             }
         }
+    }
+
+    /// Removes what somebody wants to be removed. Also while appending is blocked: that may be what it takes.
+    fn purge(&mut self) -> Result<(), WriteError> {
+        while let Ok(purge) = self.purges.try_recv() {
+            self.asked_to_purge.push(purge);
+        }
+        for (before, answer) in std::mem::take(&mut self.asked_to_purge) {
+            // Whoever asked may have gone away meanwhile.
+            let _ = answer.send(self.keeper.purge(before)?);
+        }
+        Ok(())
     }
 
     /// What has to be done now and then: the segments and tombstones that may go, and how the log stands.
@@ -603,6 +626,8 @@ impl Committer {
             error!(obstacle, "appending to the log is blocked; nothing is lost, but nothing new is captured");
         }
         self.vitals.heartbeat();
+        self.vitals.log_size(self.keeper.size(self.clock.wall()));
+        self.purge()?;
         std::thread::sleep(LOOK_AGAIN);
         Ok(Course::On)
     }

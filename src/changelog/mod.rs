@@ -65,7 +65,7 @@ use crate::{
     vitals::Vitals,
 };
 use attached::Attached;
-use commit::{Committer, Following, Message, Submission, Unsynced};
+use commit::{Committer, Following, Message, Purge, Submission, Unsynced};
 use directory::Directory;
 use disk::Volume;
 use keeper::Keeper;
@@ -200,6 +200,7 @@ pub struct Changelog {
     segments: Arc<RwLock<Vec<u64>>>,
     recent: Arc<Recent>,
     attached: Attached,
+    purger: Purger,
     ending: Arc<AtomicBool>,
     head: watch::Receiver<u64>,
     appender: Appender,
@@ -234,6 +235,7 @@ impl Changelog {
         let recent = Arc::new(Recent::default());
         let (head_sender, head) = watch::channel(writer.place().next_seq - 1);
         let (sender, receiver) = mpsc::channel(QUEUE_ENTRIES);
+        let (purge_sender, purges) = mpsc::channel(1);
         let committer = Committer {
             log_id: log_id.clone(),
             writer,
@@ -241,6 +243,8 @@ impl Changelog {
             keeper,
             sync: setup.keep.sync,
             ending: ending.clone(),
+            purges,
+            asked_to_purge: Vec::new(),
             unsynced: Unsynced::default(),
             recent: recent.clone(),
             head: head_sender,
@@ -264,7 +268,20 @@ impl Changelog {
         let budget = Arc::new(Semaphore::new(BUDGET_BYTES / BUDGET_UNIT));
         let appender = Appender { sender, budget, store: store.clone(), clock, vitals: vitals.clone() };
         let known = Known::new(store);
-        Ok(Self { directory, log_id, known, segments, recent, attached, ending, head, appender, committer, failed })
+        Ok(Self {
+            directory,
+            log_id,
+            known,
+            segments,
+            recent,
+            attached,
+            purger: Purger(purge_sender),
+            ending,
+            head,
+            appender,
+            committer,
+            failed,
+        })
     }
 
     /// The id of this log.
@@ -317,7 +334,7 @@ impl Changelog {
 
     /// A way to have segments removed.
     pub fn purger(&self) -> Purger {
-        Purger(self.appender.sender.downgrade())
+        self.purger.clone()
     }
 
     /// From now on nobody waits for room any more: what could not be appended is given up, as if it had not been seen.
@@ -395,14 +412,13 @@ fn segment_len(keep: &config::Log) -> u64 {
 
 /// The way to have segments removed. It does not keep the log open.
 #[derive(Clone)]
-pub struct Purger(mpsc::WeakSender<Message>);
+pub struct Purger(mpsc::Sender<Purge>);
 
 impl Purger {
     /// Removes the whole segments in front of the record `before`, as far as no attached sink needs them.
     pub async fn purge(&self, before: u64) -> Result<Removed, WriteError> {
         let (answer, answered) = oneshot::channel();
-        let sender = self.0.upgrade().ok_or(WriteError::Closed)?;
-        sender.send(Message::Purge(before, answer)).await.map_err(|_| WriteError::Closed)?;
+        self.0.send((before, answer)).await.map_err(|_| WriteError::Closed)?;
         answered.await.map_err(|_| WriteError::Closed)
     }
 }

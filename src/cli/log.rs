@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     api::{Changes, Demand, Point, Question, item},
-    changelog::Inspected,
+    changelog::{Inspected, hours_of},
     vitals::thousands,
 };
 
@@ -124,13 +124,11 @@ fn summary(counter: &Counter, log: &item::Log) -> String {
 /// How long a log of the allowed size reaches back at the rate of what it holds.
 fn lasts(log: &item::Log) -> String {
     let Some(max_bytes) = log.max_bytes else { return "unknown without --config: log.max_bytes is not known".into() };
-    let seconds = log.newest_at.zip(log.oldest_at).map(|(newest, oldest)| newest.duration_since(oldest).as_secs_f64());
-    // Over less than this, a rate says nothing about the hours to come.
-    let Some(seconds) = seconds.filter(|seconds| *seconds >= 1.0) else {
+    let times = log.oldest_at.zip(log.newest_at);
+    let Some(hours) = times.and_then(|(oldest, newest)| hours_of(max_bytes, log.bytes, oldest, newest)) else {
         return format!("not known yet; log.max_bytes is {}", bytes(max_bytes));
     };
-    let rate = log.bytes as f64 / seconds;
-    let hours = max_bytes as f64 / rate / 3_600.0;
+    let rate = max_bytes as f64 / hours / 3_600.0;
     let hours = if hours < 10.0 { format!("{hours:.1}") } else { thousands(hours as u64) };
     format!("{hours} h in log.max_bytes = {} at {}/s", bytes(max_bytes), bytes(rate as u64))
 }

@@ -1,7 +1,7 @@
 //! `metadata.managedFields`, which are not kept: a checksum of each entry, and who wrote it when.
 
 use crate::change::{
-    Managed, Writers,
+    Managed, Trace, Writers,
     json::{Json, Walked, text},
 };
 
@@ -10,7 +10,8 @@ pub(super) fn read(json: &mut Json<'_>, managed: &mut Managed, writers: &mut Wri
     let from = json.at;
     if json.peek() != Some(b'[') {
         json.value()?;
-        managed.0.push(crc32c::crc32c(&json.bytes[from..json.at]));
+        let entry = crc32c::crc32c(&json.bytes[from..json.at]);
+        managed.0.push(Trace { entry, writer: 0 });
         return Ok(());
     }
     if !json.enter(b']')? {
@@ -25,9 +26,11 @@ pub(super) fn read(json: &mut Json<'_>, managed: &mut Managed, writers: &mut Wri
         } else {
             json.value()?
         }
-        managed.0.push(crc32c::crc32c(&json.bytes[from..json.at]));
+        let entry = crc32c::crc32c(&json.bytes[from..json.at]);
+        let writer = parts.iter().fold(0, |sum, part| crc32c::crc32c_append(sum, part));
+        managed.0.push(Trace { entry, writer });
         let [manager, operation, subresource, at] = parts;
-        writers.push([part(manager)?, part(operation)?, part(subresource)?, part(at)?].map(|part| part));
+        writers.push([part(manager)?, part(operation)?, part(subresource)?, part(at)?]);
         if !json.another(b']')? {
             return Ok(());
         }

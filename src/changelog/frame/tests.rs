@@ -9,6 +9,10 @@ use proptest::{prelude::*, sample::Index};
 use super::*;
 use crate::changelog::Phase;
 
+fn trace(entry: u32) -> crate::change::Trace {
+    crate::change::Trace { entry, writer: !entry }
+}
+
 fn log_id() -> Arc<str> {
     sample::LOG_ID.into()
 }
@@ -47,14 +51,14 @@ fn corpus() -> Vec<Frame> {
         stream: other.clone(),
         key: ObjectKey { namespace: String::new(), name: "node-1".into() },
         version: ResourceVersion::new("11"),
-        managed: Managed(vec![1, u32::MAX]),
+        managed: Managed(vec![trace(1), trace(u32::MAX)]),
     };
     vec![
         Frame { first_seq: 1, ..Frame::default() },
         Frame {
             first_seq: 10,
             records: (10..40).map(record).collect(),
-            managed: (10..40).map(|seq| Managed(vec![seq; seq as usize % 3])).collect(),
+            managed: (10..40).map(|seq| Managed(vec![trace(seq); seq as usize % 3])).collect(),
             seen: vec![seen],
             states: vec![(other.clone(), state(phase))],
         },
