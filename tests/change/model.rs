@@ -29,6 +29,8 @@ pub(crate) fn cleaned(mut tree: Value, secret: bool, drop: &[&str], redact: &[&s
                 None => {}
             }
         }
+    }
+    if secret || !redact.is_empty() {
         if let Some(original) = tree.pointer_mut("/metadata/annotations/kapp.k14s.io~1original") {
             mark(original);
         }
