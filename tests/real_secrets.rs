@@ -320,3 +320,28 @@ async fn a_rotated_secret_is_an_update_and_a_mark_tells_nothing_else() {
     let control = Search::of(&[&space.control]);
     witness.assert_silent(&space.canaries.search(), &control);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_exec_plugin_prints_is_never_quoted() {
+    let server = Apiserver::shared().await;
+    // Of the kind that a shell takes as it is.
+    let canary = Canaries::default().next();
+    let search = Search::of(&[&canary]);
+    let failing = "echo '{\"status\":{\"token\":\"CANARY\"}}'; echo log in again >&2; exit 3";
+    for (script, told) in [
+        (failing, "exit status: 3: log in again"),
+        ("echo 'token: [CANARY'", "printed no credential"),
+        ("echo CANARY", "printed no credential"),
+        ("echo '{\"status\":{\"token\":[\"CANARY\"]}}'", "printed no credential"),
+    ] {
+        let script = script.replace("CANARY", &canary);
+        let kubeconfig = server.kubeconfig_with_exec("sh", &["-c", &script]);
+        let kubetide = Instance::new(&kubeconfig, &[("secrets", "default")], "");
+        let mut command = ended::kubetide(kubetide.path("kubetide.yaml"));
+        command.env("KUBETIDE__TELEMETRY__LOG_LEVEL", "trace");
+        let ended = ended(command).await;
+        assert!(ended.stderr.contains(told), "{script}: {}", ended.stderr);
+        search.assert_absent(told, ended.stderr.as_bytes());
+        search.assert_absent(told, ended.stdout.as_bytes());
+    }
+}

@@ -11,8 +11,8 @@ use crate::{
 };
 
 /// Events of the Secret `odd` that nobody can carry: what is wrong, the event, and whether it still tells whose it is. ONE and TWO
-/// are canaries, as JSON strings; META is what the Secret is known by.
-const EVENTS: [(&str, &str, bool); 16] = [
+/// are canaries, as JSON strings; META is what the Secret is known by; QUOTING is a message as the API server has them.
+const EVENTS: [(&str, &str, bool); 17] = [
     ("too long", r#"{"type":"ADDED","object":{META,"stringData":{"a":ONE},"data":{"a":"LONG","b":TWO}}}"#, true),
     ("too long, and known too late", r#"{"type":"ADDED","object":{"stringData":{"a":ONE},"x":"LONG",META}}"#, false),
     ("too deep", r#"{"type":"ADDED","object":{META,"data":{"a":ONE,"b":DEEP}}}"#, true),
@@ -27,6 +27,7 @@ const EVENTS: [(&str, &str, bool); 16] = [
     ("an unknown type", r#"{"type":ONE,"object":{META,"data":{"a":TWO}}}"#, false),
     ("a type that is none", r#"{"type":[ONE],"object":{META,"data":{"a":TWO}}}"#, false),
     ("an error that is a Secret", r#"{"type":"ERROR","object":{META,"data":{"a":ONE},"code":TWO}}"#, false),
+    ("an error that quotes", r#"{"type":"ERROR","object":{"kind":"Status","code":500,"message":QUOTING}}"#, false),
     ("a bookmark that is none", r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":[ONE]}}}"#, false),
     ("a bookmark of a word", r#"{"type":"BOOKMARK","object":{"metadata":ONE,"data":{"a":TWO}}}"#, false),
 ];
@@ -43,7 +44,9 @@ const LISTS: [(&str, &str, bool); 5] = [
 fn filled(template: &str, version: u64, canaries: &mut Canaries) -> Vec<u8> {
     let meta = format!(r#""metadata":{{"name":"odd","namespace":"default","uid":"u","resourceVersion":"{version}"}}"#);
     let head = format!(r#""kind":"SecretList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}}"#);
+    let quoting = format!("Object 'Kind' is missing in '{}'", json!({"data": {"a": canaries.next()}}));
     let mut text = template.replace("META", &meta).replace("HEAD", &head);
+    text = text.replace("QUOTING", &Value::from(quoting).to_string());
     for place in ["ONE", "TWO"] {
         text = text.replace(place, &Value::from(canaries.next()).to_string());
     }
