@@ -58,10 +58,11 @@ fn filled(template: &str, version: u64, canaries: &mut Canaries) -> Vec<u8> {
     bytes
 }
 
-/// A kubetide that captures Secrets, and says all it can.
-async fn started(case: &mut Case) {
-    let say_all = |command: &mut std::process::Command| drop(command.env("KUBETIDE__TELEMETRY__LOG_LEVEL", "trace"));
-    case.kubetide.start_with(say_all);
+/// Starts it so that it says all it can.
+fn start(case: &mut Case) {
+    case.kubetide.start_with(|command| {
+        command.env("KUBETIDE__TELEMETRY__LOG_LEVEL", "trace");
+    });
 }
 
 /// Another Secret comes through, and nothing of the canaries is anywhere.
@@ -96,7 +97,7 @@ async fn a_secret_in_an_event_that_cannot_be_read_is_quoted_nowhere() {
     for (wrong, template, is_told) in EVENTS {
         let mut canaries = Canaries::default();
         let mut case = Case::with(&[("secrets", "default")], PAGED).await;
-        started(&mut case).await;
+        start(&mut case);
         case.kubetide.records_when_listed(1).await;
         case.server.refuse(true).await;
         let version = case.cluster().version() + 2;
@@ -128,7 +129,7 @@ async fn a_secret_in_a_list_that_cannot_be_read_is_quoted_nowhere() {
             Verb::List if request.resource == "secrets" => fault.take().unwrap_or_default(),
             _ => Fault::Pass,
         });
-        started(&mut case).await;
+        start(&mut case);
         case.kubetide.records_when_listed(1).await;
         assert_silent(case, wrong, is_told, &canaries.search()).await;
     }
