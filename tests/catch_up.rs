@@ -316,6 +316,31 @@ async fn a_new_sink_is_given_every_object_though_the_log_no_longer_has_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_changes_during_a_catch_up_comes_with_the_log_and_never_before_its_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut case = Case::new(directory.path()).await;
+    for name in 0..50 {
+        case.write(&format!("old-{name:02}")).await;
+    }
+    case.flush().await;
+    let received = received();
+    let mut delivery = Delivery::start(&case, &received, Mood::Down, Start::Snapshot, WhenBehind::Resync);
+    delivery.asked(2).await;
+    // The walk has not been there yet. If it told the last of these, the log would go back behind it.
+    for _ in 0..3 {
+        case.write("old-49").await;
+    }
+    case.delete("old-48").await;
+    case.flush().await;
+    delivery.mood.send_replace(Mood::Takes);
+    delivery.caught_up(&case).await;
+    assert_folded(&case, &received);
+    let received = received.lock().unwrap();
+    let ops: Vec<Op> = received.ops.iter().filter(|(_, name)| name == "old-49").map(|(op, _)| *op).collect();
+    assert_eq!(ops, [Op::Update; 3], "all three, each once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn earliest_begins_with_what_the_log_has_and_now_with_the_next_record() {
     let directory = tempfile::tempdir().unwrap();
     let mut case = Case::new(directory.path()).await;

@@ -13,6 +13,9 @@ mod instance;
 mod lists;
 #[path = "source/objects.rs"]
 mod objects;
+mod secrets;
+#[path = "source/undecodable.rs"]
+mod undecodable;
 #[path = "source/watches.rs"]
 mod watches;
 

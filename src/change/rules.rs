@@ -8,7 +8,7 @@ use super::pattern::{Pattern, Token};
 /// Holds the whole object a second time, as text.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Annotations in which other tools than kubectl keep the object a second time: in a Secret, the secret.
+/// Annotations in which other tools than kubectl keep the object a second time, with everything in it that is redacted.
 const EMBEDDING: [&str; 6] = [
     "banzaicloud.com/last-applied",
     "kapp.k14s.io/original",
@@ -106,10 +106,12 @@ impl Rules {
                     paths.push((vec![name(part)], Role::RedactUnlessObject));
                     paths.push((vec![name(part), Token::Any], Role::Redact));
                 }
-                paths.extend(EMBEDDING.map(|key| (annotation(key), Role::Redact)));
             }
             ("", "configmaps") => paths.push((vec![name("data"), name("release")], Role::RedactRelease)),
             _ => {}
+        }
+        if (group, resource) == ("", "secrets") || !redact.is_empty() {
+            paths.extend(EMBEDDING.map(|key| (annotation(key), Role::Redact)));
         }
         paths.extend(drop.iter().map(|pattern| (pattern.tokens().to_vec(), Role::Cut)));
         paths.extend(redact.iter().map(|pattern| (pattern.tokens().to_vec(), Role::Redact)));

@@ -19,8 +19,7 @@ const EVENTS: [(&[u8], bool); 3] = [
     (br#"{"type":"DELETED","object":"#, true),
 ];
 
-/// One page of a LIST.
-#[derive(Debug)]
+/// One page of a LIST. Not printable: its objects are not cleaned yet.
 pub struct Page {
     /// The collection's version: the same on all pages.
     pub version: ResourceVersion,

@@ -3,7 +3,7 @@
 //! On `kube`'s client for auth, TLS and proxies, but on none of its watchers: those cannot start from a stored version, hide
 //! bookmarks, and parse objects into trees.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, header};
@@ -216,6 +216,18 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
+/// What somebody else says, up to where it may quote an object: the API server quotes one whole where it cannot decode it
+/// (`Object 'Kind' is missing in '{…}'`), as JSON or as its own binary form.
+pub(super) fn unquoted(message: &str) -> Cow<'_, str> {
+    // Longer than anything it says of itself.
+    const LONGEST: usize = 500;
+    let quotes = |(at, letter): (usize, char)| (letter == '{' || letter.is_control() || at >= LONGEST).then_some(at);
+    match message.char_indices().find_map(quotes) {
+        Some(at) => Cow::Owned(format!("{}…", &message[..at])),
+        None => Cow::Borrowed(message),
+    }
+}
+
 /// What a `Status` object says, whether it came as an HTTP answer or as an ERROR event.
 pub(super) fn status_error(http: Option<StatusCode>, retry_after: Option<Duration>, body: &[u8]) -> ApiError {
     #[derive(Default, Deserialize)]
@@ -239,9 +251,31 @@ pub(super) fn status_error(http: Option<StatusCode>, retry_after: Option<Duratio
     }
     let code_text = code.map_or_else(|| "an error without a code".to_owned(), |code| code.to_string());
     let message = match status.message.filter(|message| !message.is_empty()) {
-        Some(message) => format!("{code_text}: {message}"),
+        Some(message) => format!("{code_text}: {}", unquoted(&message)),
         None => code_text,
     };
     let details = status.details.and_then(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
     ApiError::Failed { message, status: code, retry_after: retry_after.or(details.map(Duration::from_secs)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_api_server_says_is_told_but_not_the_object_that_it_quotes() {
+        let told = |message: &str| {
+            let status = serde_json::json!({"kind": "Status", "code": 500, "message": message});
+            status_error(None, None, status.to_string().as_bytes()).to_string()
+        };
+        let code = "500 Internal Server Error";
+        let plain = r#"secrets is forbidden: User "a" cannot list resource "secrets" in API group "" [RBAC: none]"#;
+        assert_eq!(told(plain), format!("{code}: {plain}"));
+        let missing = "Object 'Kind' is missing in '";
+        for object in [r#"{"data":{"a":"secret"}}'"#, "\0secret", "\nsecret"] {
+            assert_eq!(told(&format!("{missing}{object}")), format!("{code}: {missing}…"));
+        }
+        let long = told(&"é".repeat(1_000));
+        assert_eq!(long, format!("{code}: {}…", "é".repeat(250)));
+    }
 }

@@ -1,6 +1,7 @@
 //! Connects to the cluster, learns who it is, and keeps the credentials fresh.
 
 use std::{
+    error::Error,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -9,7 +10,7 @@ use http::StatusCode;
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use kube::{
     Client,
-    client::ConfigExt as _,
+    client::{AuthError, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use kubetide_sink::Cluster as Identity;
@@ -276,16 +277,32 @@ pub fn refused(error: &ApiError, message: &str) -> ConnectError {
 }
 
 /// An error with its causes, in one line. A cause that its error already tells is not repeated.
-pub fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let causes = || std::iter::successors(Some(error), |error| (*error).source());
+    if let Some(text) = causes().find_map(of_plugin) {
+        return text;
+    }
     let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
+    for cause in causes().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
             text.push_str(": ");
-            text.push_str(&cause_text);
+            text.push_str(&cause);
         }
-        source = cause.source();
     }
     text
+}
+
+/// What is wrong with an exec plugin, if it is that. Its error quotes what the plugin was given and has printed, and these are
+/// credentials; only what it says on standard error is meant for people.
+fn of_plugin(error: &(dyn Error + 'static)) -> Option<String> {
+    match error.downcast_ref::<AuthError>()? {
+        AuthError::AuthExecRun { out, .. } => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            let said = api::unquoted(said.trim());
+            let colon = if said.is_empty() { "" } else { ": " };
+            Some(format!("the kubeconfig's exec plugin failed with {}{colon}{said}", out.status))
+        }
+        AuthError::AuthExecParse(_) => Some("the kubeconfig's exec plugin printed no credential".into()),
+        _ => None,
+    }
 }

@@ -1,5 +1,7 @@
 //! Cuts a response body into lines: one watch event each.
 
+use std::fmt;
+
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
@@ -22,12 +24,22 @@ pub struct Lines {
 }
 
 /// One line, without its end.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub enum Line {
     /// As it came.
     Whole(Bytes),
     /// Only its beginning: it is longer than [`MAX_LINE`].
     TooLong(Bytes),
+}
+
+// By hand: what came is not cleaned yet, and is never printed.
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(line) => write!(f, "Whole({} bytes)", line.len()),
+            Self::TooLong(beginning) => write!(f, "TooLong({} bytes)", beginning.len()),
+        }
+    }
 }
 
 impl Lines {
@@ -107,6 +119,12 @@ mod tests {
         assert_eq!(lines_of("a\nbb\n\nc\n".into()).await, (vec![whole("a"), whole("bb"), whole("c")], true));
         assert_eq!(lines_of("a\nhalf".into()).await, (vec![whole("a")], false));
         assert_eq!(lines_of(Vec::new()).await, (vec![], true));
+    }
+
+    #[test]
+    fn a_line_is_never_printed() {
+        let printed = format!("{:?} {:?}", whole("secret"), Line::TooLong("secret".into()));
+        assert_eq!(printed, "Whole(6 bytes) TooLong(6 bytes)");
     }
 
     #[tokio::test]

@@ -101,6 +101,22 @@ fn releases_of_helm_are_redacted_in_config_maps_and_other_releases_are_not() {
 }
 
 #[test]
+fn copies_of_an_object_in_its_annotations_are_redacted_where_anything_of_it_is() {
+    let copies = ["kapp.k14s.io/original", "kapp.k14s.io/original-diff", "objectset.rio.cattle.io/applied"];
+    let kept = |redact: &[&str]| {
+        let annotations = copies.map(|key| format!(r#""{key}":"{{{CANARY}}}""#)).join(",");
+        let text =
+            format!(r#"{{"metadata":{{"name":"a","resourceVersion":"1","annotations":{{{annotations},"b":"c"}}}}}}"#);
+        let object = scan::observe(&cleaner("pods", &[], redact), text.as_bytes()).unwrap().object.unwrap();
+        String::from_utf8(object.to_vec()).unwrap()
+    };
+    let redacted = kept(&["/spec/containers/*/env/*/value"]);
+    assert!(!redacted.contains(CANARY) && redacted.contains(r#""b":"c""#), "{redacted}");
+    assert_eq!(redacted.matches("redacted:").count(), copies.len(), "{redacted}");
+    assert_eq!(kept(&[]).matches(CANARY).count(), copies.len(), "nothing is secret there");
+}
+
+#[test]
 fn null_and_what_is_empty_have_nothing_to_hide() {
     let text =
         br#"{"metadata":{"name":"s","resourceVersion":"1"},"data":{"a":null,"b":{},"c":[ ],"d":""},"stringData":null}"#;

@@ -29,9 +29,11 @@ pub(crate) fn cleaned(mut tree: Value, secret: bool, drop: &[&str], redact: &[&s
                 None => {}
             }
         }
-        if let Some(original) = tree.pointer_mut("/metadata/annotations/kapp.k14s.io~1original") {
-            mark(original);
-        }
+    }
+    if (secret || !redact.is_empty())
+        && let Some(original) = tree.pointer_mut("/metadata/annotations/kapp.k14s.io~1original")
+    {
+        mark(original);
     }
     for path in drop {
         let tokens = tokens(path);
