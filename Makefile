@@ -36,7 +36,7 @@ servers: ## a real kube-apiserver, Kafka and nats-server on loopback to play wit
 
 bench: ## the figures of docs/benchmarks.md, on this machine
 	@tests/env/prerequisites cargo cc make perl
-	@cargo bench --package kubetide --bench stages --bench end_to_end
+	@cargo bench --package kubetide --bench stages --bench store --bench end_to_end
 
 torture: ## the real-server tests and the fault matrix with their full counts (about 25 minutes)
 	@tests/env/prerequisites cargo cc make perl
