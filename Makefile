@@ -36,7 +36,7 @@ servers: ## a real kube-apiserver, Kafka and nats-server on loopback to play wit
 
 bench: ## the figures of docs/benchmarks.md, on this machine
 	@tests/env/prerequisites cargo cc make perl
-	@cargo bench --package kubetide --bench stages --bench end_to_end
+	@cargo bench --package kubetide --bench stages --bench store --bench end_to_end
 
 torture: ## the tests of faults, kills, damage and real servers with their full counts (about 40 minutes)
 	@tests/env/prerequisites cargo cc make perl

@@ -1,7 +1,12 @@
 //! A place in JSON text that only moves on: over whole values, keys and punctuation, refusing whatever a JSON parser would refuse.
 //! It makes nothing of what it passes: no trees, no copies.
 
+mod pass;
+mod stops;
+
 use std::borrow::Cow;
+
+use stops::Stops;
 
 /// The API server takes deeper JSON than most parsers; beyond this it is not an object anyone wrote.
 const MAX_DEPTH: usize = 512;
@@ -20,16 +25,18 @@ pub(super) struct Json<'a> {
     pub(super) at: usize,
     /// How many containers are open around it.
     depth: usize,
+    /// All from the place on, and maybe some before it.
+    stops: Stops,
 }
 
 impl<'a> Json<'a> {
     pub(super) const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0, depth: 0 }
+        Self::at(bytes, 0)
     }
 
     /// At `at`, of which somebody knows that a value begins there.
     pub(super) const fn at(bytes: &'a [u8], at: usize) -> Self {
-        Self { bytes, at, depth: 0 }
+        Self { bytes, at, depth: 0, stops: Stops::from(at) }
     }
 
     #[inline(always)]
@@ -79,10 +86,7 @@ impl<'a> Json<'a> {
         let from = self.at;
         self.string()?;
         let key = &self.bytes[from..self.at];
-        if self.next() != Some(b':') {
-            return Err("a key without a value");
-        }
-        self.at += 1;
+        self.colon()?;
         Ok(key)
     }
 
@@ -102,95 +106,45 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Passes any value.
-    pub(super) fn value(&mut self) -> Walked {
-        // On a copy, which stays in registers.
-        let mut json = Json { bytes: self.bytes, at: self.at, depth: self.depth };
-        let walked = json.pass();
-        (self.at, self.depth) = (json.at, json.depth);
-        walked
-    }
-
-    #[inline(always)]
-    fn pass(&mut self) -> Walked {
-        // One bit for each container around the place: set for an object. Innermost last.
-        let mut objects = [0_u64; MAX_DEPTH / 64];
-        let base = self.depth;
-        loop {
-            match self.next() {
-                Some(b'"') => self.string()?,
-                Some(b'{') => {
-                    if self.enter(b'}')? {
-                        let level = self.depth - 1;
-                        objects[level / 64] |= 1 << (level % 64);
-                        self.key()?;
-                        continue;
-                    }
-                }
-                Some(b'[') => {
-                    if self.enter(b']')? {
-                        let level = self.depth - 1;
-                        objects[level / 64] &= !(1 << (level % 64));
-                        continue;
-                    }
-                }
-                Some(b'-' | b'0'..=b'9') => self.at = number(self.bytes, self.at)?,
-                Some(b't') => self.literal(b"true")?,
-                Some(b'f') => self.literal(b"false")?,
-                Some(b'n') => self.literal(b"null")?,
-                _ => return Err(NOT_A_VALUE),
-            }
-            loop {
-                if self.depth == base {
-                    return Ok(());
-                }
-                let level = self.depth - 1;
-                if objects[level / 64] & (1 << (level % 64)) == 0 {
-                    if self.another(b']')? {
-                        break;
-                    }
-                } else if self.another(b'}')? {
-                    self.key()?;
-                    break;
-                }
-            }
-        }
-    }
-
     /// Passes a string.
     #[inline(always)]
     pub(super) fn string(&mut self) -> Walked {
-        self.at += 1;
+        let stop = self.stops.next_from(self.bytes, self.at + 1);
+        self.end(stop)
+    }
+
+    /// Passes the rest of a string from a stop in it on.
+    #[inline(always)]
+    fn end(&mut self, mut stop: usize) -> Walked {
         loop {
-            while let Some(chunk) = self.bytes[self.at..].first_chunk::<16>() {
-                let plain = plain(chunk);
-                self.at += plain;
-                if plain < 16 {
-                    break;
-                }
+            let byte = self.bytes.get(stop);
+            if byte == Some(&b'"') {
+                self.at = stop + 1;
+                return Ok(());
             }
-            match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(());
-                }
-                Some(b'\\') => self.at = escape(self.bytes, self.at)?,
-                Some(0..=0x1f) => return Err("a control character in a string"),
-                // Near the end, where there is no whole chunk.
-                Some(_) => self.at += 1,
+            stop = match byte {
+                Some(b'\\') => self.behind_escape(stop)?,
+                Some(_) => return Err("a control character in a string"),
                 None => return Err("a string without an end"),
-            }
+            };
         }
     }
 
+    /// The stop behind the escape that begins at a stop.
     #[inline(always)]
-    fn literal(&mut self, word: &[u8]) -> Walked {
-        if self.bytes[self.at..].starts_with(word) {
-            self.at += word.len();
-            Ok(())
-        } else {
-            Err(NOT_A_VALUE)
+    fn behind_escape(&mut self, stop: usize) -> Walked<usize> {
+        // In managedFields quotes are escaped, and next to nothing else is.
+        let behind = if self.bytes.get(stop + 1) == Some(&b'"') { stop + 2 } else { escape(self.bytes, stop)? };
+        Ok(self.stops.next_from(self.bytes, behind))
+    }
+
+    #[inline(always)]
+    fn colon(&mut self) -> Walked {
+        if self.next() != Some(b':') {
+            return Err("a key without a value");
         }
+        self.at += 1;
+        Ok(())
     }
 }
 
@@ -202,6 +156,18 @@ fn behind_space(bytes: &[u8], mut at: usize) -> usize {
         at += 1;
     }
     at
+}
+
+/// Behind the number, `true`, `false` or `null` that begins at `at`.
+fn word(bytes: &[u8], at: usize) -> Walked<usize> {
+    let word: &[u8] = match bytes[at] {
+        b't' => b"true",
+        b'f' => b"false",
+        b'n' => b"null",
+        b'-' | b'0'..=b'9' => return number(bytes, at),
+        _ => return Err(NOT_A_VALUE),
+    };
+    if bytes[at..].starts_with(word) { Ok(at + word.len()) } else { Err(NOT_A_VALUE) }
 }
 
 /// Behind the escape that begins at `at`.
@@ -266,43 +232,5 @@ pub(super) fn text(quoted: &[u8]) -> Walked<Cow<'_, str>> {
         serde_json::from_slice::<String>(quoted).map(Cow::Owned).map_err(|_| "a bad escape or bad UTF-8")
     } else {
         std::str::from_utf8(inner).map(Cow::Borrowed).map_err(|_| "bad UTF-8")
-    }
-}
-
-/// How many bytes of the chunk are plain text of a string: all, or those before the first quote, backslash or control character.
-///
-/// Both halves are looked at in any case: most strings end within a chunk, and where is not for the processor to guess.
-#[inline(always)]
-fn plain(chunk: &[u8; 16]) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGH: u64 = ONES << 7;
-    let stops = |bytes: u64| {
-        let (quotes, backslashes) = (bytes ^ (ONES * 0x22), bytes ^ (ONES * 0x5c));
-        // A borrow can only spoil the bytes behind one that was found, and the first one is all that is asked for.
-        let found = (quotes.wrapping_sub(ONES) & !quotes)
-            | (backslashes.wrapping_sub(ONES) & !backslashes)
-            | (bytes.wrapping_sub(ONES * 0x20) & !bytes);
-        found & HIGH
-    };
-    let both = u128::from_le_bytes(*chunk);
-    let found = u128::from(stops(both as u64)) | u128::from(stops((both >> 64) as u64)) << 64;
-    (found.trailing_zeros() / 8) as usize
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn a_string_ends_where_looking_at_each_byte_would_end_it(
-            letters in any::<[u8; 16]>(), stops in prop::collection::vec((0_usize..16, prop::sample::select(vec![b'"', b'\\', 0, 0x1f])), 0..3),
-        ) {
-            let mut chunk = letters.map(|byte| if matches!(byte, b'"' | b'\\' | 0..=0x1f) { byte | 0x80 } else { byte });
-            stops.iter().for_each(|(at, byte)| chunk[*at] = *byte);
-            prop_assert_eq!(plain(&chunk), stops.iter().map(|(at, _)| *at).min().unwrap_or(16));
-        }
     }
 }
