@@ -20,12 +20,12 @@ demo: ## watch kubetide at work on a simulated cluster; needs only cargo and a C
 	@cargo build --profile demo --no-default-features --package kubetide --bin kubetide
 	@"$$CARGO_TARGET_DIR/demo/kubetide" demo $(ARGS)
 
-test: ## everything: format, lints, unit, scripted and real-server tests, docs (cold: about 25 minutes on 2 cores, warm 10)
-	@tests/env/prerequisites cargo cc make perl
+test: ## everything: format, lints, unit, scripted and real-server tests, docs (cold: about 30 minutes on 2 cores, warm 12)
+	@tests/env/prerequisites cargo cc make perl python3 unshare
 	@tests/run all
 
 check: ## the quick half of test: format, lints, unit and scripted tests
-	@tests/env/prerequisites cargo cc make perl
+	@tests/env/prerequisites cargo cc make perl python3 unshare
 	@tests/run quick
 
 servers: ## a real kube-apiserver, Kafka and nats-server on loopback to play with, until Ctrl-C
@@ -39,7 +39,7 @@ bench: ## the figures of docs/benchmarks.md, on this machine
 	@cargo bench --package kubetide --bench stages --bench store --bench end_to_end
 
 torture: ## the tests of faults, kills, damage and real servers with their full counts (about 40 minutes)
-	@tests/env/prerequisites cargo cc make perl
+	@tests/env/prerequisites cargo cc make perl unshare
 	@tests/run torture
 
 clean: ## remove what this project has cached: builds and servers
