@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
-use std::{path::Path, sync::Arc};
+use std::{num::NonZeroU64, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use kubetide::{
@@ -203,4 +203,56 @@ async fn a_second_process_another_cluster_and_another_format_are_refused() {
     assert!(matches!(try_open(directory.path(), "c-1"), Err(OpenError::Format { .. })));
     std::fs::write(directory.path().join("FORMAT"), "4").unwrap();
     open(directory.path()).close().unwrap();
+}
+
+/// A crash may fall between the opening of a segment and its first records: the states that it opens with must not be ahead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_is_never_ahead_of_its_records_wherever_the_log_ends() {
+    let home = tempfile::tempdir().unwrap();
+    let (whole, cut) = (home.path().join("whole"), home.path().join("cut"));
+    let open = |directory: &Path| {
+        // Segments of a few hundred bytes.
+        let mut setup = Setup::of("c-1");
+        setup.keep.max_bytes = NonZeroU64::new(8 * 1024).unwrap();
+        Changelog::open(directory, setup, Clock::system(), &Vitals::new())
+    };
+    let pods = stream("pods");
+    let log = open(&whole).unwrap();
+    for version in 1..=12 {
+        append(&log, &pods, [Entry::Present(observed("a", "u", version))]).await;
+    }
+    log.close().unwrap();
+    let mut segments: Vec<_> =
+        std::fs::read_dir(whole.join("log")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.retain(|path| path.extension().is_some_and(|end| end == "seg"));
+    segments.sort();
+    assert!(segments.len() >= 3, "{segments:?}");
+    let mut opened = 0;
+    for last in 1..segments.len() {
+        let bytes = std::fs::read(&segments[last]).unwrap();
+        for len in (0..=bytes.len()).step_by(7) {
+            let _ = std::fs::remove_dir_all(&cut);
+            std::fs::create_dir_all(cut.join("log")).unwrap();
+            std::fs::create_dir_all(cut.join("cursors")).unwrap();
+            for name in ["FORMAT", "log/ID"] {
+                std::fs::copy(whole.join(name), cut.join(name)).unwrap();
+            }
+            for segment in &segments[..last] {
+                std::fs::copy(segment, cut.join("log").join(segment.file_name().unwrap())).unwrap();
+            }
+            std::fs::write(cut.join("log").join(segments[last].file_name().unwrap()), &bytes[..len]).unwrap();
+            let Ok(log) = open(&cut) else { continue };
+            opened += 1;
+            let newest = records(&log, 1).await.last().map(|record| match &record.body {
+                Body::Change(change) => change.resource_version.clone(),
+                Body::Control(control) => panic!("{control:?}"),
+            });
+            let Phase::Watching { position, .. } = log.known().state(&pods).unwrap().phase else {
+                panic!("no position")
+            };
+            assert_eq!(Some(position.to_string()), newest, "segment {last} cut at {len}");
+            log.close().unwrap();
+        }
+    }
+    assert!(opened > 10, "{opened}");
 }

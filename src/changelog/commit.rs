@@ -156,12 +156,19 @@ pub(super) struct Following {
     vanished: u64,
     /// The state has moved and is not in a frame yet.
     moved: bool,
+    /// The state as the last frame that was written has it; none if no frame has.
+    written: Option<StreamState>,
 }
 
 impl Following {
     pub(super) fn new(stream: Arc<Stream>, state: StreamState, vitals: &Vitals) -> Self {
         let vitals = vitals.changes_of(&stream.to_string());
-        Self { stream, state, vitals, generation: 0, vanished: 0, moved: false }
+        Self { stream, state, vitals, generation: 0, vanished: 0, moved: false, written: None }
+    }
+
+    /// A stream that the log knows already.
+    pub(super) fn known(stream: Arc<Stream>, state: StreamState, vitals: &Vitals) -> Self {
+        Self { written: Some(state.clone()), ..Self::new(stream, state, vitals) }
     }
 
     /// A LIST shows the cluster before what was logged. From here on versions mean something else, and what the LIST has shown so
@@ -559,6 +566,11 @@ impl Committer {
         };
         self.resume();
         self.keeper.grown(place.offset);
+        for (stream, state) in &group.frame.states {
+            if let Some(following) = self.streams.get_mut(&stream.to_string()) {
+                following.written = Some(state.clone());
+            }
+        }
         group.bytes = group.bytes.max(1);
         self.unsynced.push(group, place, self.sync);
         Ok(Course::On)
@@ -580,10 +592,11 @@ impl Committer {
     fn append(&mut self, frame: &Frame) -> Result<Result<Place, AppendError>, WriteError> {
         if self.writer.is_full() {
             self.settle()?;
-            // A segment opens with the states of all streams.
+            // A segment opens with the states of all streams, as they were before the frame that is about to be written: they
+            // must not be ahead of their records if a crash falls in between.
             let (first_seq, at) = (self.writer.place().next_seq, self.clock.wall());
-            let followed = self.streams.values();
-            let states = followed.map(|following| (following.stream.clone(), following.state.clone())).collect();
+            let written = |following: &Following| Some((following.stream.clone(), following.written.clone()?));
+            let states = self.streams.values().filter_map(written).collect();
             let opening = Frame { first_seq, states, ..Frame::default() };
             if let Err(error) = self.writer.roll(&opening, at) {
                 return Ok(Err(error));

@@ -225,7 +225,7 @@ impl Changelog {
 
         let mut following = HashMap::new();
         for (stream, state) in store.states()? {
-            following.insert(stream.to_string(), Following::new(Arc::new(stream), state, vitals));
+            following.insert(stream.to_string(), Following::known(Arc::new(stream), state, vitals));
         }
         let attached = Attached::default();
         let keeper =
