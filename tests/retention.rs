@@ -22,6 +22,7 @@ use serde_json::Value;
 use instance::{Instance, State, cleaned};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const LATE_BATCH: usize = 10;
 const SMALL_LOG: &str = "log: {max_bytes: 4194304, retention_secs: 0}\n";
 
 fn torture() -> bool {
@@ -205,20 +206,22 @@ async fn a_sink_that_comes_late_and_is_killed_again_and_again_ends_up_with_what_
     assert!(instance.terminate().success());
 
     let late = instance.path("late.ndjson");
+    // Small batches: a catch-up that is not over before it can be killed.
     let sink = format!(
-        "  - {{name: late, type: file, path: {}, batch: {{max_records: 50, max_wait_ms: 20}}}}\n",
+        "  - {{name: late, type: file, path: {}, batch: {{max_records: {LATE_BATCH}, max_wait_ms: 20}}}}\n",
         late.display()
     );
     instance.configure(&streams, &format!("{sink}{SMALL_LOG}"));
     let len = || std::fs::metadata(&late).map_or(0, |metadata| metadata.len());
+    let mut in_catch_up = 0;
     for _ in 0..kills {
         let before = len();
         instance.start();
-        until("the catch-up goes on", || len() > before + 200_000).await;
+        until("the late sink goes on", || len() > before + 20_000).await;
         instance.kill();
+        in_catch_up += usize::from(Consumer::of_file(&late).finished.is_empty());
     }
-    let caught_up = Consumer::of_file(&late).finished.len();
-    assert_eq!(caught_up, 0, "all kills fell into the catch-up");
+    assert!(in_catch_up > 0, "no kill fell into the catch-up");
     instance.start();
     until("the late sink is through", || {
         std::fs::read_to_string(&late).is_ok_and(|text| text.contains("\"op\":\"snapshot_finished\""))
@@ -229,9 +232,12 @@ async fn a_sink_that_comes_late_and_is_killed_again_and_again_ends_up_with_what_
     until_folded(&[&late, &instance.path("out.ndjson")], &there_is).await;
     assert!(instance.terminate().success());
     let consumer = Consumer::of_file(&late);
-    assert!(consumer.repeated <= kills * 50, "{} repeated in {kills} kills", consumer.repeated);
+    assert!(consumer.repeated <= kills * LATE_BATCH, "{} repeated in {kills} kills", consumer.repeated);
     assert_eq!((consumer.gaps.len(), consumer.finished.len()), (0, 1));
-    println!("{objects} objects, {changes} changes, {kills} kills: {} repeated", consumer.repeated);
+    println!(
+        "{objects} objects, {changes} changes, {kills} kills, {in_catch_up} of them during the catch-up: {} repeated",
+        consumer.repeated
+    );
 }
 
 /// Segments come and go all the while, and with every tenth kill a sink begins anew: the kills fall into appending, retention

@@ -3,7 +3,7 @@
 //! It is built from the log and only ever behind it: each batch says up to which place of the log it has been applied,
 //! and opening replays the frames from there. So its batches need not be synced one by one.
 
-use std::{collections::HashMap, ops::Bound, path::Path};
+use std::{collections::HashMap, ops::Bound, path::Path, time::Duration};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable as _};
 use jiff::Timestamp;
@@ -19,6 +19,13 @@ const CACHE_BYTES: u64 = 8 * 1024 * 1024;
 const MEMTABLE_BYTES: u64 = 8 * 1024 * 1024;
 /// For small values, read once if ever.
 const SMALL_MEMTABLE_BYTES: u64 = 1024 * 1024;
+/// Keys that are removed in one batch.
+const REMOVED_AT_ONCE: usize = 1000;
+/// What may wait to be written out while many keys are removed: more than all memtables hold that are not full…
+const WAITING_BYTES: u64 = 32 * 1024 * 1024;
+/// …how long it takes to look again, and how often.
+const WRITING_OUT: Duration = Duration::from_millis(2);
+const MOST_LOOKS: u32 = 500;
 /// Old journals are dropped when their memtables have been written out; this bounds the replay of fjall itself.
 const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -318,16 +325,30 @@ impl Store {
 
     /// Drops every row of the stream.
     pub(super) fn forget_rows(&self, stream: &Stream) -> Result<(), StoreError> {
-        for entry in self.rows.prefix(stream_prefix(stream)) {
-            self.rows.remove(entry.key()?)?;
-        }
-        Ok(())
+        self.remove_all(&self.rows, &stream_prefix(stream))
     }
 
     /// Forgets what the LIST of this generation has shown.
     pub(super) fn forget_listed(&self, stream: &Stream, generation: u64) -> Result<(), StoreError> {
-        for entry in self.listed.prefix(listed_prefix(stream, generation)) {
-            self.listed.remove(entry.key()?)?;
+        self.remove_all(&self.listed, &listed_prefix(stream, generation))
+    }
+
+    /// Removes every key with this prefix, no faster than it can be written out: memory must not grow with their number.
+    fn remove_all(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<(), StoreError> {
+        let mut keys = keyspace.prefix(prefix).map(|entry| entry.key()).peekable();
+        while keys.peek().is_some() {
+            let mut batch = self.database.batch();
+            for key in keys.by_ref().take(REMOVED_AT_ONCE) {
+                batch.remove(keyspace, key?);
+            }
+            batch.commit()?;
+            // Not for ever: a store that cannot write out says so at the next commit.
+            for _ in 0..MOST_LOOKS {
+                if self.database.write_buffer_size() <= WAITING_BYTES {
+                    break;
+                }
+                std::thread::sleep(WRITING_OUT);
+            }
         }
         Ok(())
     }
