@@ -22,7 +22,6 @@ use serde_json::Value;
 use instance::{Instance, State, cleaned};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const LATE_BATCH: usize = 10;
 const SMALL_LOG: &str = "log: {max_bytes: 4194304, retention_secs: 0}\n";
 
 fn torture() -> bool {
@@ -207,8 +206,9 @@ async fn a_sink_that_comes_late_and_is_killed_again_and_again_ends_up_with_what_
 
     let late = instance.path("late.ndjson");
     // Small batches: a catch-up that is not over before it can be killed.
+    let late_batch = if torture() { 50 } else { 10 };
     let sink = format!(
-        "  - {{name: late, type: file, path: {}, batch: {{max_records: {LATE_BATCH}, max_wait_ms: 20}}}}\n",
+        "  - {{name: late, type: file, path: {}, batch: {{max_records: {late_batch}, max_wait_ms: 20}}}}\n",
         late.display()
     );
     instance.configure(&streams, &format!("{sink}{SMALL_LOG}"));
@@ -232,8 +232,9 @@ async fn a_sink_that_comes_late_and_is_killed_again_and_again_ends_up_with_what_
     until_folded(&[&late, &instance.path("out.ndjson")], &there_is).await;
     assert!(instance.terminate().success());
     let consumer = Consumer::of_file(&late);
-    assert!(consumer.repeated <= kills * LATE_BATCH, "{} repeated in {kills} kills", consumer.repeated);
-    assert_eq!((consumer.gaps.len(), consumer.finished.len()), (0, 1));
+    assert!(consumer.repeated <= kills * late_batch, "{} repeated in {kills} kills", consumer.repeated);
+    // The log is small: once it has caught up, it may be left behind again.
+    assert_eq!(consumer.finished.len(), 1 + consumer.gaps.len());
     println!(
         "{objects} objects, {changes} changes, {kills} kills, {in_catch_up} of them during the catch-up: {} repeated",
         consumer.repeated
