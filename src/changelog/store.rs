@@ -3,7 +3,7 @@
 //! It is built from the log and only ever behind it: each batch says up to which place of the log it has been applied,
 //! and opening replays the frames from there. So its batches need not be synced one by one.
 
-use std::{collections::HashMap, ops::Bound, path::Path, time::Duration};
+use std::{collections::HashMap, ops::Bound, path::Path};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable as _};
 use jiff::Timestamp;
@@ -21,11 +21,6 @@ const MEMTABLE_BYTES: u64 = 8 * 1024 * 1024;
 const SMALL_MEMTABLE_BYTES: u64 = 1024 * 1024;
 /// Keys that are removed in one batch.
 const REMOVED_AT_ONCE: usize = 1000;
-/// What may wait to be written out while many keys are removed: more than all memtables hold that are not full…
-const WAITING_BYTES: u64 = 32 * 1024 * 1024;
-/// …how long it takes to look again, and how often.
-const WRITING_OUT: Duration = Duration::from_millis(2);
-const MOST_LOOKS: u32 = 500;
 /// Old journals are dropped when their memtables have been written out; this bounds the replay of fjall itself.
 const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -333,24 +328,27 @@ impl Store {
         self.remove_all(&self.listed, &listed_prefix(stream, generation))
     }
 
-    /// Removes every key with this prefix, no faster than it can be written out: memory must not grow with their number.
+    /// Removes every key with this prefix. A part at a time, each found anew: an iterator that stays open keeps in memory what was
+    /// removed behind it.
     fn remove_all(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<(), StoreError> {
-        let mut keys = keyspace.prefix(prefix).map(|entry| entry.key()).peekable();
-        while keys.peek().is_some() {
+        let mut from = Bound::Included(prefix.to_vec());
+        loop {
+            let keys = keyspace
+                .range::<Vec<u8>, _>((from.clone(), Bound::Unbounded))
+                .map(|entry| entry.key())
+                .take(REMOVED_AT_ONCE);
+            let keys = keys.collect::<Result<Vec<_>, _>>()?;
             let mut batch = self.database.batch();
-            for key in keys.by_ref().take(REMOVED_AT_ONCE) {
-                batch.remove(keyspace, key?);
+            let within = keys.iter().take_while(|key| key.starts_with(prefix)).count();
+            for key in &keys[..within] {
+                batch.remove(keyspace, key.clone());
             }
             batch.commit()?;
-            // Not for ever: a store that cannot write out says so at the next commit.
-            for _ in 0..MOST_LOOKS {
-                if self.database.write_buffer_size() <= WAITING_BYTES {
-                    break;
-                }
-                std::thread::sleep(WRITING_OUT);
+            match keys[..within].last() {
+                Some(last) if within == REMOVED_AT_ONCE => from = Bound::Excluded(last.to_vec()),
+                _ => return Ok(()),
             }
         }
-        Ok(())
     }
 
     /// Makes everything applied so far durable.
