@@ -200,13 +200,14 @@ async fn a_sink_that_comes_late_and_is_killed_again_and_again_ends_up_with_what_
     let streams = ["{resource: configmaps}"];
     let mut instance = Instance::with_streams(&kubeconfig, &streams, SMALL_LOG);
     instance.start();
+    instance.readiness_when("everything is listed", |status, _| status == 200).await;
     let churn = Churn::start(server.cluster(), 500);
-    until("the log is trimmed", || instance.path("data/log").exists() && is_trimmed(&instance)).await;
+    until("the log is trimmed", || is_trimmed(&instance)).await;
     assert!(instance.terminate().success());
 
     let late = instance.path("late.ndjson");
     // Small batches: a catch-up that is not over before it can be killed.
-    let late_batch = if torture() { 50 } else { 10 };
+    let late_batch = 10;
     let sink = format!(
         "  - {{name: late, type: file, path: {}, batch: {{max_records: {late_batch}, max_wait_ms: 20}}}}\n",
         late.display()
