@@ -1,6 +1,6 @@
 //! A data directory with a wrong bit or a cut file, opened as a process opens it: refused, or with the same content. A sample of
-//! them, a larger one with `KUBETIDE_TORTURE`: opening the store takes too long for all of them. Without the store every single
-//! one is tried in the unit tests.
+//! them, a larger one with `KUBETIDE_TORTURE`: opening the store takes too long for all of them. Of the log's own files every
+//! single one is tried in the unit tests, without the store.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
@@ -14,12 +14,12 @@ use std::{
 use bytes::Bytes;
 use kubetide::{
     change::{Managed, ObjectKey, Observed, ResourceVersion, Writers},
-    changelog::{Changelog, CursorFile, Entry, OpenError, ReadError, Setup},
+    changelog::{Changelog, CursorFile, Entry, Fingerprint, OpenError, Phase, ReadError, Setup},
     clock::Clock,
     config::{Start, WhenBehind},
     vitals::Vitals,
 };
-use kubetide_sink::{Record, sample};
+use kubetide_sink::{Record, Stream, sample};
 
 /// Segments of a few hundred bytes.
 fn setup() -> Setup {
@@ -32,48 +32,81 @@ fn open(directory: &Path) -> Result<Changelog, OpenError> {
     Changelog::open(directory, setup(), Clock::system(), &Vitals::new())
 }
 
-async fn read(log: &Changelog) -> Result<Vec<Record>, ReadError> {
-    let mut reader = log.reader(1);
-    let mut all = Vec::new();
-    while reader.is_ready() {
-        all.extend(reader.read().await?);
-    }
-    Ok(all)
-}
-
-async fn make(directory: &Path) -> Vec<Record> {
-    let log = open(directory).unwrap();
-    let stream = Arc::new(sample::stream("pods", "Pod"));
-    for version in 1..=12 {
-        let observed = Observed {
-            key: ObjectKey { namespace: "n".into(), name: format!("pod-{}", version % 5) },
-            uid: format!("u-{}", version % 5),
-            version: ResourceVersion::new(version.to_string()),
-            generation: None,
-            managed: Managed::default(),
-            writers: Writers::default(),
-            object: Ok(Bytes::from(format!("{{\"version\":{version}}}"))),
-        };
-        let appender = log.appender();
-        appender.append(&stream, Entry::Present(observed)).await.unwrap();
-        appender.flush().await.unwrap();
-    }
-    let records = read(&log).await.unwrap();
-    let mut cursor = attach(&log).unwrap();
-    cursor.begin(1, 12).unwrap();
-    cursor.acknowledge(12).unwrap();
-    log.close().unwrap();
-    records
-}
-
 fn attach(log: &Changelog) -> Result<CursorFile, OpenError> {
     log.attach("audit", Start::Earliest, WhenBehind::Resync)
 }
 
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut files = vec![directory.join("FORMAT")];
-    for sub in ["log", "cursors"] {
-        files.extend(fs::read_dir(directory.join(sub)).unwrap().map(|entry| entry.unwrap().path()));
+fn pods() -> Arc<Stream> {
+    Arc::new(sample::stream("pods", "Pod"))
+}
+
+/// What is to be had of a log: its records, where the sink is, what the stream is doing, and what is known of its objects.
+#[derive(Debug, PartialEq)]
+struct Content {
+    records: Vec<Record>,
+    acknowledged: u64,
+    phase: Phase,
+    rows: Vec<(ObjectKey, String)>,
+}
+
+async fn content(log: &Changelog) -> Result<Content, ReadError> {
+    let mut reader = log.reader(log.view().oldest());
+    let mut records = Vec::new();
+    while reader.is_ready() {
+        records.extend(reader.read().await?);
+    }
+    let acknowledged = attach(log)?.cursor().acknowledged;
+    let known = log.known();
+    let phase = known.state(&pods()).map_err(OpenError::from)?.phase;
+    let rows = known.rows_behind(&pods(), None, usize::MAX).await.map_err(OpenError::from)?;
+    let told = |row: kubetide::change::Row| format!("{} {} {} {:?}", row.uid, row.seq, row.seen, row.object);
+    let rows = rows.into_iter().map(|(key, row)| (key, told(row))).collect();
+    Ok(Content { records, acknowledged, phase, rows })
+}
+
+/// A stream that was listed and then watched, in frames of one record, and a sink that has acknowledged all of it.
+async fn make(directory: &Path, versions: u64) -> Content {
+    let log = open(directory).unwrap();
+    let mut sink = attach(&log).unwrap();
+    log.all_attached();
+    let (stream, appender) = (pods(), log.appender());
+    let observed = |version: u64| Observed {
+        key: ObjectKey { namespace: "n".into(), name: format!("pod-{}", version % 5) },
+        uid: format!("u-{}", version % 5),
+        version: ResourceVersion::new(version.to_string()),
+        generation: None,
+        managed: Managed::default(),
+        writers: Writers::default(),
+        object: Ok(Bytes::from(format!("{{\"version\":{version}}}"))),
+    };
+    let needed = Entry::ListNeeded { reason: None, fingerprint: Fingerprint::default(), asked_as: "pods".into() };
+    let finished = Entry::ListFinished(ResourceVersion::new("3".to_owned()));
+    let listed = [needed, Entry::ListStarted(1), Entry::Listed(observed(1)), Entry::Listed(observed(2)), finished];
+    let watched = (3..versions).map(|version| Entry::Present(observed(version)));
+    for entry in listed.into_iter().chain(watched).chain([Entry::Deleted(observed(versions))]) {
+        appender.append(&stream, entry).await.unwrap();
+        appender.flush().await.unwrap();
+        let (from, head) = (sink.cursor().acknowledged + 1, log.head());
+        if head >= from {
+            sink.begin(from, head).unwrap();
+            sink.acknowledge(head).unwrap();
+        }
+    }
+    drop((sink, appender));
+    let content = content(&log).await.unwrap();
+    log.close().unwrap();
+    content
+}
+
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(files_below(&path));
+        } else {
+            files.push(path);
+        }
     }
     files.sort();
     files
@@ -91,55 +124,107 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// Every `stride`th of all single-bit flips and cuts of a file.
+fn wrongs(file: &Path, stride: usize) -> impl Iterator<Item = Vec<u8>> {
+    let bytes = fs::read(file).unwrap();
+    let places = bytes.len() * 9;
+    (0..places).step_by(stride).map(move |place| match place.checked_sub(bytes.len() * 8) {
+        Some(len) => bytes[..len].to_vec(),
+        None => {
+            let mut bytes = bytes.clone();
+            bytes[place / 8] ^= 1 << (place % 8);
+            bytes
+        }
+    })
+}
+
+fn torture() -> bool {
+    std::env::var_os("KUBETIDE_TORTURE").is_some()
+}
+
+/// Opens a copy of the directory in which one file is another, and says what is to be had of it.
+async fn tried(whole: &Path, file: &Path, wrong: &[u8], without: Option<&str>) -> Result<Content, ReadError> {
+    let home = tempfile::tempdir().unwrap();
+    copy(whole, home.path());
+    if let Some(lost) = without {
+        fs::remove_dir_all(home.path().join(lost)).unwrap();
+    }
+    fs::write(home.path().join(file.strip_prefix(whole).unwrap()), wrong).unwrap();
+    let log = open(home.path())?;
+    let content = content(&log).await;
+    log.close().unwrap();
+    content
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_bit_or_a_cut_is_refused_by_file_or_changes_nothing() {
     let home = tempfile::tempdir().unwrap();
-    let (whole, tried) = (home.path().join("whole"), home.path().join("tried"));
-    let records = make(&whole).await;
-    assert_eq!(records.len(), 12);
-    let files = files(&whole);
+    let whole = home.path().join("whole");
+    let content = make(&whole, 12).await;
+    let below = |sub: &str| files_below(&whole.join(sub));
+    let files = [vec![whole.join("FORMAT")], below("log"), below("cursors")].concat();
     let segments = files.iter().filter(|file| file.extension().is_some_and(|end| end == "seg")).count();
     assert!(segments >= 2 && files.len() == segments + 3, "{files:?}");
 
     // Primes: over the files they meet every kind of place in them.
-    let stride = if std::env::var_os("KUBETIDE_TORTURE").is_some() { 31 } else { 997 };
+    let stride = if torture() { 31 } else { 997 };
     let (mut tries, mut refused) = (0, 0);
     for file in &files {
-        let bytes = fs::read(file).unwrap();
-        let flips = (0..bytes.len() * 8).map(|bit| {
-            let mut bytes = bytes.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            bytes
-        });
-        let cuts = (0..bytes.len()).map(|len| bytes[..len].to_vec());
-        for wrong in flips.chain(cuts).step_by(stride) {
-            for store_lost in [false, true] {
-                let _ = fs::remove_dir_all(&tried);
-                copy(&whole, &tried);
-                if store_lost {
-                    fs::remove_dir_all(tried.join("store")).unwrap();
-                }
-                fs::write(tried.join(file.strip_prefix(&whole).unwrap()), &wrong).unwrap();
+        for wrong in wrongs(file, stride) {
+            for without in [None, Some("store")] {
                 tries += 1;
-                let (opened, sink) = match open(&tried) {
-                    Ok(log) => {
-                        let (opened, sink) = (read(&log).await, attach(&log));
-                        log.close().unwrap();
-                        (opened, sink.map(|sink| sink.cursor().acknowledged))
+                match tried(&whole, file, &wrong, without).await {
+                    Ok(opened) => {
+                        let behind = content.acknowledged - 1;
+                        assert!(
+                            [behind, content.acknowledged].contains(&opened.acknowledged),
+                            "the newest copy, or the one before it"
+                        );
+                        assert_eq!(
+                            Content { acknowledged: content.acknowledged, ..opened },
+                            content,
+                            "{}",
+                            file.display()
+                        );
                     }
-                    Err(error) => (Err(error.into()), Ok(0)),
-                };
-                match (opened, sink) {
-                    (Ok(opened), Ok(acknowledged)) => {
-                        assert_eq!(opened, records, "{}", file.display());
-                        assert!(acknowledged == 12 || acknowledged == 0, "the newest copy, or the one before it");
-                    }
-                    (Err(ReadError::Log(OpenError::Damaged { .. } | OpenError::Format { .. })), _)
-                    | (Ok(_), Err(OpenError::Damaged { .. })) => refused += 1,
-                    (opened, sink) => panic!("{}: {opened:?}, {sink:?}", file.display()),
+                    Err(ReadError::Log(OpenError::Damaged { .. } | OpenError::Format { .. })) => refused += 1,
+                    Err(other) => panic!("{}: {other}", file.display()),
                 }
             }
         }
     }
     assert!(tries > 20 && refused > 10 && refused < tries, "{refused} of {tries} were refused");
+    println!("log, cursors, format: {tries} tried, {refused} refused");
+}
+
+/// The store is built from the log. What fjall does not notice, or takes for the end of its journal, must be made good from the
+/// log or be refused, also where the log no longer has its beginning.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_bit_or_a_cut_in_the_store_is_refused_or_made_good_from_the_log() {
+    for versions in [12, 200] {
+        let home = tempfile::tempdir().unwrap();
+        let whole = home.path().join("whole");
+        let content = make(&whole, versions).await;
+        let is_trimmed = content.records[0].seq > 1;
+        assert_eq!(is_trimmed, versions == 200);
+        let (mut tries, mut refused) = (0, 0);
+        for file in files_below(&whole.join("store")) {
+            // What was written last is in the journal alone, whose end may be anywhere.
+            let of_file = if file.extension().is_some_and(|end| end == "jnl") { 12 } else { 2 };
+            let of_file = if torture() { of_file * 20 } else { of_file };
+            let stride = (fs::metadata(&file).unwrap().len() as usize * 9 / of_file).max(1) | 1;
+            for wrong in wrongs(&file, stride) {
+                tries += 1;
+                match tried(&whole, &file, &wrong, None).await {
+                    Ok(opened) => assert_eq!(opened, content, "{}", file.display()),
+                    Err(ReadError::Log(OpenError::Store { .. } | OpenError::Rows(_) | OpenError::Damaged { .. })) => {
+                        refused += 1
+                    }
+                    Err(other) => panic!("{}: {other}", file.display()),
+                }
+            }
+        }
+        assert!(tries > 20 && refused > 10 && refused < tries, "{refused} of {tries} were refused");
+        println!("store, trimmed {is_trimmed}: {tries} tried, {refused} refused");
+    }
 }

@@ -142,7 +142,11 @@ pub enum OpenError {
         source: io::Error,
     },
     /// fjall refused.
-    #[error("cannot open the store in {}: {}", path.display(), store::plain(source))]
+    #[error(
+        "cannot open the store in {}: {}; if its files are damaged, restore the data directory from a copy, or move it away and start anew with a new snapshot",
+        path.display(),
+        store::plain(source)
+    )]
     Store {
         /// Where.
         path: PathBuf,
@@ -150,7 +154,9 @@ pub enum OpenError {
         source: fjall::Error,
     },
     /// The store opened and then failed.
-    #[error("cannot read the store: {0}")]
+    #[error(
+        "cannot read the store: {0}; if its files are damaged, restore the data directory from a copy, or move it away and start anew with a new snapshot"
+    )]
     Rows(#[from] StoreError),
 }
 

@@ -54,12 +54,15 @@ impl Page {
             r#continue: String,
             remaining_item_count: Option<u64>,
         }
-        let list: List<'_> = serde_json::from_slice(&body)
+        // The spans of the items are looked for in text of the same length, so that an object in bad UTF-8 is its own problem and
+        // not that of its page.
+        let text = readable(&body);
+        let list: List<'_> = serde_json::from_str(&text)
             .map_err(|error| ApiError::failed(format!("a LIST that is not one: {}", place_of(&error))))?;
         if list.metadata.resource_version.is_empty() {
             return Err(ApiError::failed("a LIST without a resourceVersion"));
         }
-        let start = body.as_ptr() as usize;
+        let start = text.as_ptr() as usize;
         let items = list.items.unwrap_or_default();
         let spans = items.iter().map(|item| {
             let from = item.get().as_ptr() as usize - start;
@@ -70,6 +73,15 @@ impl Page {
         let next = Some(r#continue).filter(|token| !token.is_empty());
         Ok(Self { version: ResourceVersion::new(resource_version), next, remaining, items, body })
     }
+}
+
+/// The bytes as text of the same length, with a question mark for each that is not of any character.
+fn readable(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return Cow::Borrowed(text);
+    }
+    let readable = |chunk: std::str::Utf8Chunk<'_>| chunk.valid().to_owned() + &"?".repeat(chunk.invalid().len());
+    Cow::Owned(bytes.utf8_chunks().map(readable).collect())
 }
 
 /// One event of a WATCH.

@@ -132,9 +132,7 @@ impl Instance {
 
     /// The whole lines of the sink's file.
     pub fn lines(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.path("out.ndjson")).unwrap_or_default();
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().map(Into::into).collect()
+        lines_of(&self.path("out.ndjson"))
     }
 
     /// How long the sink's file is.
@@ -227,6 +225,13 @@ impl Drop for Instance {
             tail.iter().rev().for_each(|line| eprintln!("{line}"));
         }
     }
+}
+
+/// The whole lines of a file, none if there is no file.
+pub fn lines_of(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(Into::into).collect()
 }
 
 /// How many records have this op.

@@ -33,9 +33,10 @@ const EVENTS: [(&str, &str, bool); 17] = [
 ];
 
 /// Lists of the same kind. One that is no list is asked for again.
-const LISTS: [(&str, &str, bool); 5] = [
+const LISTS: [(&str, &str, bool); 6] = [
     ("too deep", r#"{HEAD,"items":[{META,"data":{"a":ONE,"b":DEEP}}]}"#, true),
     ("data twice", r#"{HEAD,"items":[{META,"data":{"a":ONE},"data":{"b":TWO}}]}"#, true),
+    ("bad UTF-8", r#"{HEAD,"items":[{META,"data":{"a":ONE,"b":"BAD"}}]}"#, true),
     ("items that are none", r#"{HEAD,"items":ONE}"#, false),
     ("a version that is none", r#"{"metadata":{"resourceVersion":[ONE]},"items":[{META,"data":{"a":TWO}}]}"#, false),
     ("it ends too early", r#"{HEAD,"items":[{META,"data":{"a":ONE,"b":TWO"#, false),
