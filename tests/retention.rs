@@ -345,6 +345,8 @@ impl Pipe {
 struct Lags {
     file: BufReader<std::fs::File>,
     line: String,
+    /// The last record.
+    seq: u64,
 }
 
 impl Lags {
@@ -352,7 +354,7 @@ impl Lags {
     fn of(path: &Path) -> Self {
         let mut file = std::fs::File::open(path).unwrap();
         file.seek(SeekFrom::End(0)).unwrap();
-        Self { file: BufReader::new(file), line: String::new() }
+        Self { file: BufReader::new(file), line: String::new(), seq: 0 }
     }
 
     /// The lags of the next records, in milliseconds and in order of length.
@@ -369,6 +371,7 @@ impl Lags {
             let record: Value = serde_json::from_str(&self.line).expect("a line is a record");
             let observed: jiff::Timestamp = record["observed_at"].as_str().unwrap().parse().unwrap();
             lags.push((jiff::Timestamp::now().as_microsecond() - observed.as_microsecond()) as f64 / 1000.0);
+            self.seq = record["log"]["seq"].as_u64().unwrap();
             self.line.clear();
             since = Instant::now();
         }
@@ -409,7 +412,7 @@ async fn a_dead_sink_costs_the_healthy_one_nothing_and_comes_back_to_one_gap_and
 
     // Now it hangs, until the log has let go of what it has not taken.
     let hanging = receiver.consumer.lock().unwrap();
-    let head = instance.records().last().map_or(0, |record| record["log"]["seq"].as_u64().unwrap());
+    let head = lags.seq;
     let mut rss = Vec::new();
     let mut beside_a_dead_one = Vec::new();
     for _ in 0..3 {
