@@ -307,9 +307,9 @@ async fn a_full_disk_below_a_sink_holds_the_sink_and_nothing_else() {
 async fn a_directory_of_a_newer_format_is_refused_and_left_as_it_is() {
     let mut case = Case::new().await;
     case.capture().await;
-    fs::write(case.data().join("FORMAT"), "5").unwrap();
+    fs::write(case.data().join("FORMAT"), "6").unwrap();
     let before = contents(&case.data());
-    case.run().await.assert_refused(1, &[&case.data().display().to_string(), "format 5", "format 4", "data_dir"]);
+    case.run().await.assert_refused(1, &[&case.data().display().to_string(), "format 6", "format 5", "data_dir"]);
     assert_eq!(before, contents(&case.data()));
 }
 

@@ -397,6 +397,53 @@ async fn a_sink_that_was_left_behind_gets_one_gap_the_deletes_it_missed_and_only
     assert_eq!(replaced, [Op::Delete, Op::Snapshot]);
 }
 
+/// Two streams go while it is down: one by the configuration, whose objects stay as they were told last, and one with its resource.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_was_left_behind_is_told_of_the_streams_that_are_gone_meanwhile() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut case = Case::new(directory.path()).await;
+    let others = ["left", "gone"].map(|kind| Arc::new(sample::stream(&format!("{kind}s"), kind)));
+    let appender = case.log.appender();
+    let versions = (1_000_000..).step_by(10);
+    for (stream, version) in others.iter().zip(versions) {
+        for entry in [
+            Entry::ListNeeded { reason: None, fingerprint: Fingerprint::default(), asked_as: "any".into() },
+            Entry::ListFinished(ResourceVersion::new(version.to_string())),
+            Entry::Present(observed(&stream.kind, &stream.kind, version + 1)),
+        ] {
+            appender.append(stream, entry).await.unwrap();
+        }
+    }
+    let received = received();
+    let mut delivery = Delivery::start(&case, &received, Mood::Takes, Start::Snapshot, WhenBehind::Resync);
+    delivery.caught_up(&case).await;
+    delivery.mood.send_replace(Mood::Down);
+    case.write("any").await;
+    delivery.asked(4).await;
+    appender.append(&others[0], Entry::Present(observed("left", "left", 1_000_005))).await.unwrap();
+    appender.append(&others[0], Entry::Unfollowed).await.unwrap();
+    appender.append_vanished(&others[1], 1).await.unwrap();
+    appender.append(&others[1], Entry::Gone).await.unwrap();
+    case.outgrow().await;
+    delivery.mood.send_replace(Mood::Takes);
+    delivery.caught_up(&case).await;
+    // What was told of it last is kept, as by a sink that was not behind.
+    case.cluster.insert("left".into(), ("left".into(), 1_000_005));
+    assert_folded(&case, &received);
+    let told = std::mem::take(&mut received.lock().unwrap().controls);
+    let [.., What::StreamRemoved { deleted: 0 }, What::StreamRemoved { deleted: 1 }, What::ResyncFinished { .. }] =
+        &told[..]
+    else {
+        panic!("{told:?}")
+    };
+    // A sink that begins now never knew of them.
+    delivery.orders.give(Order::Resnapshot).await.unwrap();
+    delivery.caught_up(&case).await;
+    case.cluster.remove("left");
+    assert_folded(&case, &received);
+    assert!(matches!(received.lock().unwrap().controls[..], [What::SnapshotStarted, What::SnapshotFinished { .. }]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_in_the_middle_of_a_catch_up_repeats_one_batch_at_most() {
     let directory = tempfile::tempdir().unwrap();

@@ -201,7 +201,7 @@ async fn a_second_process_another_cluster_and_another_format_are_refused() {
     assert!(matches!(try_open(directory.path(), "c-2"), Err(OpenError::OtherCluster { .. })));
     std::fs::write(directory.path().join("FORMAT"), "99").unwrap();
     assert!(matches!(try_open(directory.path(), "c-1"), Err(OpenError::Format { .. })));
-    std::fs::write(directory.path().join("FORMAT"), "4").unwrap();
+    std::fs::write(directory.path().join("FORMAT"), "5").unwrap();
     open(directory.path()).close().unwrap();
 }
 

@@ -10,7 +10,7 @@ use kubetide_sink::{
 };
 
 use super::{
-    CatchUp, Cause, Given, Phase, StoreError, View,
+    CatchUp, Cause, Given, Phase, Removal, StoreError, StreamState, View,
     store::{Step, Tombstone, read_place},
 };
 use crate::change::{ObjectKey, Row, id};
@@ -50,8 +50,9 @@ impl View {
             .store
             .states()?
             .into_iter()
-            // What is not followed any more is not told: nobody knows whether it is still so.
-            .filter(|(_, state)| !matches!(state.phase, Phase::Removed { .. }))
+            // What is not followed any more is not told as what there is: nobody knows whether it is still so. A sink that was
+            // left behind gets what it missed of it, as far as it was told the others, and then the removal.
+            .filter(|(_, state)| !(catch_up.is_whole() && matches!(state.phase, Phase::Removed { .. })))
             .map(|(stream, _)| (stream.to_string(), Arc::new(stream)))
             .filter(|(name, _)| takes(name))
             .collect();
@@ -158,8 +159,34 @@ impl View {
         records
     }
 
-    /// What a catch-up ends with.
-    pub fn closing(&self, sink: &str, cluster: &Cluster, catch_up: &CatchUp) -> Record {
+    /// What a catch-up ends with: the removals that the sink has missed, of the streams that it takes, and that it is over.
+    pub fn closing(
+        &self,
+        sink: &str,
+        cluster: &Cluster,
+        catch_up: &CatchUp,
+        takes: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Record>, StoreError> {
+        let mut records = if catch_up.is_whole() { Vec::new() } else { self.missed_removals(catch_up, takes)? };
+        records.push(self.end(sink, cluster, catch_up));
+        Ok(records)
+    }
+
+    /// As they were in the log.
+    fn missed_removals(&self, catch_up: &CatchUp, takes: impl Fn(&str) -> bool) -> Result<Vec<Record>, StoreError> {
+        let removed = |(stream, state): (Stream, StreamState)| {
+            let Removal { seq, at, deleted } = state.removal?;
+            let missed = catch_up.since < seq && seq <= catch_up.head && takes(&stream.to_string());
+            let body = Body::Control(Control { what: What::StreamRemoved { deleted }, scope: Scope::Stream });
+            let (id, log_id) = (id::of_control(&self.log_id, seq), self.log_id.clone());
+            missed.then(|| Record { id, log_id, seq, stream: Arc::new(stream), observed_at: at, body })
+        };
+        let mut records: Vec<Record> = self.known.store.states()?.into_iter().filter_map(removed).collect();
+        records.sort_by_key(|record| record.seq);
+        Ok(records)
+    }
+
+    fn end(&self, sink: &str, cluster: &Cluster, catch_up: &CatchUp) -> Record {
         let Given { created, updated, deleted } = catch_up.given;
         let what = if catch_up.is_whole() {
             What::SnapshotFinished { snapshot: created + updated, position: None }

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tracing::{error, info};
 
 use super::{
-    Fingerprint, Phase, Purpose, Removed, StreamState, WriteError,
+    Fingerprint, Phase, Purpose, Removal, Removed, StreamState, WriteError,
     frame::{Frame, Seen},
     keeper::Keeper,
     recent::Recent,
@@ -362,6 +362,7 @@ impl Committer {
                     lineage: lineage + u64::from(reason.is_some_and(breaks_lineage)),
                     fingerprint,
                     asked_as,
+                    removal: None,
                 };
                 self.push_control(group, stream, at, what);
             }
@@ -438,11 +439,13 @@ impl Committer {
                     Phase::New | Phase::Listing { .. } | Phase::Removed { .. } => None,
                 };
                 following.state.phase = Phase::Removed { position, at };
+                following.state.removal = Some(Removal { seq: group.next_seq(), at, deleted: 0 });
                 self.push_control(group, stream, at, What::StreamRemoved { deleted: 0 });
             }
             Entry::Gone => {
                 let deleted = std::mem::take(&mut following.vanished);
                 following.state.phase = Phase::New;
+                following.state.removal = Some(Removal { seq: group.next_seq(), at, deleted });
                 self.push_control(group, stream, at, What::StreamRemoved { deleted });
             }
             Entry::Forgotten => following.state.phase = Phase::New,

@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::OpenError;
 
 /// The layout that this version reads and writes.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 
 /// An open data directory. Holds the lock until it is dropped.
 #[derive(Debug)]

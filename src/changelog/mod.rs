@@ -53,7 +53,7 @@ pub use keeper::{Size, hours_of};
 pub use known::{Glimpse, Known};
 pub use purge::Removed;
 pub use reader::{LogReader, ReadError};
-pub use state::{Fingerprint, Phase, Purpose, StreamState};
+pub use state::{Fingerprint, Phase, Purpose, Removal, StreamState};
 pub use store::StoreError;
 pub use verify::{Damage, Inspected};
 pub use view::{Archive, SegmentInfo, View};

@@ -20,6 +20,19 @@ pub struct StreamState {
     pub fingerprint: Fingerprint,
     /// The configuration's word that led to this stream.
     pub asked_as: String,
+    /// When it was followed last, if it is not any more: a sink that is left behind is told so, though the log has forgotten.
+    pub removal: Option<Removal>,
+}
+
+/// The record that says that a stream is no longer followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removal {
+    /// Where it is in the log.
+    pub seq: u64,
+    /// When.
+    pub at: Timestamp,
+    /// How many objects were told as deleted just before.
+    pub deleted: u64,
 }
 
 impl StreamState {

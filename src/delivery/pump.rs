@@ -270,7 +270,7 @@ impl Pump {
             let at_end = page.after.is_none();
             let finished = at_end && self.view.oldest() <= catch_up.head + 1;
             if finished {
-                records.push(self.view.closing(&self.name, &self.cluster, &catch_up));
+                records.extend(self.closing(&catch_up).await?);
             } else if at_end {
                 (catch_up.from, catch_up.head) = (catch_up.head, self.view.head());
             }
@@ -297,6 +297,13 @@ impl Pump {
         let (view, catch_up, streams) = (self.view.clone(), catch_up.clone(), self.streams.clone());
         let limits = PageLimits { records: self.limits.max_records, bytes: self.limits.max_bytes };
         let read = move || view.page(&catch_up, |name| takes(&streams, name), limits);
+        blocking(read).await.map_err(|source| self.cannot_read(source))
+    }
+
+    async fn closing(&mut self, catch_up: &CatchUp) -> Result<Vec<Record>, DeliveryError> {
+        let (view, catch_up, streams) = (self.view.clone(), catch_up.clone(), self.streams.clone());
+        let (name, cluster) = (self.name.clone(), self.cluster.clone());
+        let read = move || view.closing(&name, &cluster, &catch_up, |name| takes(&streams, name));
         blocking(read).await.map_err(|source| self.cannot_read(source))
     }
 

@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn durable(phase: Phase) -> StreamState {
-        StreamState { phase, lineage: 0, fingerprint: AS_BEFORE, asked_as: "pods".into() }
+        StreamState { phase, lineage: 0, fingerprint: AS_BEFORE, asked_as: "pods".into(), removal: None }
     }
 
     fn watched(position: &str) -> StreamState {
