@@ -322,22 +322,27 @@ log: {{max_bytes: 1048576, retention_secs: 0}}
     );
 }
 
-/// Reads what a process prints. Who holds the consumer stops it: that is what a receiver looks like that hangs.
+/// Reads what a process prints, except while it hangs.
 struct Pipe {
     consumer: Arc<Mutex<Consumer>>,
+    hangs: Arc<AtomicBool>,
 }
 
 impl Pipe {
     fn new(out: std::io::PipeReader) -> Self {
         let consumer = Arc::<Mutex<Consumer>>::default();
-        let taken = consumer.clone();
+        let hangs = Arc::<AtomicBool>::default();
+        let (taken, waits) = (consumer.clone(), hangs.clone());
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines() {
                 let Ok(line) = line else { return };
+                while waits.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 taken.lock().unwrap().take(&serde_json::from_str(&line).expect("a line is a record"));
             }
         });
-        Self { consumer }
+        Self { consumer, hangs }
     }
 }
 
@@ -411,7 +416,7 @@ async fn a_dead_sink_costs_the_healthy_one_nothing_and_comes_back_to_one_gap_and
     let beside_a_living_one = p50_p99(&lags.next(part).await);
 
     // Now it hangs, until the log has let go of what it has not taken.
-    let hanging = receiver.consumer.lock().unwrap();
+    receiver.hangs.store(true, Ordering::Relaxed);
     let head = lags.seq;
     let mut rss = Vec::new();
     let mut beside_a_dead_one = Vec::new();
@@ -432,7 +437,7 @@ async fn a_dead_sink_costs_the_healthy_one_nothing_and_comes_back_to_one_gap_and
     until_folded(&[&instance.path("out.ndjson")], &there_is).await;
     assert_eq!(Consumer::of_file(&instance.path("out.ndjson")).gaps.len(), 0);
 
-    drop(hanging);
+    receiver.hangs.store(false, Ordering::Relaxed);
     until("the dead sink is back with what there is", || {
         let consumer = receiver.consumer.lock().unwrap();
         !consumer.gaps.is_empty() && consumer.differs_from(&there_is).is_none()
