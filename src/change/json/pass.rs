@@ -208,8 +208,26 @@ mod tests {
 
     /// Whether the text is one value and nothing else.
     fn passes(text: &str) -> Result<bool, &'static str> {
-        let mut json = Json::new(text.as_bytes());
-        json.value().map(|()| json.next().is_none())
+        let pass = |text: &str| {
+            let mut json = Json::new(text.as_bytes());
+            json.value().map(|()| json.next().is_none())
+        };
+        // Near the end of a text no shape is looked for: with space behind it, all of it is far from there.
+        let far = pass(&format!("{text}{}", " ".repeat(100)));
+        assert_eq!(pass(text) == Ok(true), far == Ok(true), "{text}");
+        far
+    }
+
+    #[test]
+    fn an_object_behind_another_is_the_next_item_of_an_array_within_the_value() {
+        assert_eq!(passes(r#"[{"a":"b"},{"a":"b"}]"#), Ok(true));
+        assert_eq!(passes(r#"{"a":"b"},{"a":"b"}"#), Ok(false));
+        assert!(passes(r#"{"x":{"a":"b"},{"a":"b"}}"#).is_err());
+        // The array is somebody else's, who looks at each item.
+        let items = format!(r#"[{{"a":"b"}},{{"a":"b"}}]{}"#, " ".repeat(100));
+        let mut json = Json::new(items.as_bytes());
+        assert_eq!(json.enter(b']'), Ok(true));
+        assert_eq!(json.value().map(|()| json.at), Ok(10));
     }
 
     #[test]
