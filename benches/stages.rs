@@ -221,8 +221,33 @@ fn frame_of(criterion: &mut Criterion, what: &str, records: &[Record]) {
     let percent = 100.0 * of_raw.as_secs_f64() / of_log.as_secs_f64();
     let (raw, framed) = (of_raw / TURNS, of_log / TURNS);
     println!("{what}: append at {percent:.0} % of (c), target 45 ({raw:?} raw, {framed:?} a frame)");
-    group.bench_function("read the frame back", |bencher| bencher.iter(|| log.read_first().unwrap()));
+    let plain = directory.path().join("plain");
+    std::fs::write(&plain, &bytes).unwrap();
+    let read_plain = || std::fs::read(&plain).unwrap();
+    let read = || log.read_first().unwrap();
+    assert_eq!(read_plain(), bytes);
+    group.bench_function("(d) read a file of the bytes as they are", |bencher| bencher.iter(read_plain));
+    group.bench_function("read the frame back", |bencher| bencher.iter(read));
     group.finish();
+    // In turn as well. What is read is freed outside: it is not part of reading.
+    let (mut of_plain, mut of_log) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..TURNS {
+        let start = Instant::now();
+        let read_bytes = read_plain();
+        of_plain += start.elapsed();
+        let start = Instant::now();
+        let read_records = read();
+        of_log += start.elapsed();
+        std::hint::black_box((read_bytes, read_records));
+    }
+    let per_second = |took: Duration| bytes.len() as f64 / took.as_secs_f64() / 1e6;
+    let (plain, framed) = (of_plain / TURNS, of_log / TURNS);
+    let (plain_rate, framed_rate) = (per_second(plain), per_second(framed));
+    let percent = 100.0 * of_plain.as_secs_f64() / of_log.as_secs_f64();
+    println!(
+        "{what}: read back at {percent:.0} % of (d), target none ({plain:?} = {plain_rate:.0} MB/s plain, \
+         {framed:?} = {framed_rate:.0} MB/s of objects a frame; mean of {TURNS} turns, page cache warm)"
+    );
 }
 
 fn object(record: &Record) -> &[u8] {

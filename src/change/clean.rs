@@ -106,6 +106,15 @@ impl Cleaner {
         &self.0.rules
     }
 
+    /// How long the spliced bytes will be if nothing is redacted: without any room to spare, `Bytes` takes them as they are.
+    fn room(&self, bytes: &[u8], edits: &[Edit], has_kind: bool, has_api_version: bool) -> usize {
+        let TypeMeta { kind, api_version } = &self.0.types;
+        let kind = if has_kind { 0 } else { r#""kind":"","#.len() + kind.len() };
+        let api_version = if has_api_version { 0 } else { r#""apiVersion":"","#.len() + api_version.len() };
+        let cuts = edits.iter().filter(|edit| matches!(edit.what, What::Cut)).map(|edit| edit.span.len());
+        (bytes.len() + kind + api_version).saturating_sub(cuts.sum())
+    }
+
     /// The bytes with the edits done, and the types in front that are missing.
     pub(super) fn splice(
         &self,
@@ -115,7 +124,7 @@ impl Cleaner {
         has_kind: bool,
         has_api_version: bool,
     ) -> Walked<Bytes> {
-        let mut out = Vec::with_capacity(bytes.len() + 96);
+        let mut out = Vec::with_capacity(self.room(bytes, edits, has_kind, has_api_version));
         let mut from = 0;
         if !has_kind || !has_api_version {
             from = bytes.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);

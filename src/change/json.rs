@@ -18,6 +18,31 @@ pub(super) type Walked<T = ()> = Result<T, &'static str>;
 pub(super) const TOO_DEEP: &str = "deeper than 512 levels";
 const NOT_A_VALUE: &str = "not a JSON value";
 
+/// A string as it stands in a text.
+#[derive(Clone, Copy)]
+pub(super) struct Quoted<'a> {
+    /// The quotes included.
+    pub(super) bytes: &'a [u8],
+    /// Whether there are no escapes in it.
+    is_plain: bool,
+}
+
+impl<'a> Quoted<'a> {
+    /// What is between the quotes, if it stands there as it is.
+    #[inline(always)]
+    pub(super) fn plain(&self) -> Option<&'a [u8]> {
+        if self.is_plain { self.bytes.get(1..self.bytes.len() - 1) } else { None }
+    }
+
+    /// Its text, unescaped.
+    pub(super) fn text(&self) -> Walked<Cow<'a, str>> {
+        match self.plain() {
+            Some(plain) => std::str::from_utf8(plain).map(Cow::Borrowed).map_err(|_| "bad UTF-8"),
+            None => text(self.bytes),
+        }
+    }
+}
+
 /// A place in a text.
 #[derive(Clone)]
 pub(super) struct Json<'a> {
@@ -26,17 +51,22 @@ pub(super) struct Json<'a> {
     /// How many containers are open around it.
     depth: usize,
     /// All from the place on, and maybe some before it.
-    stops: Stops,
+    stops: Stops<'a>,
 }
 
 impl<'a> Json<'a> {
-    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self::at(bytes, 0)
     }
 
     /// At `at`, of which somebody knows that a value begins there.
-    pub(super) const fn at(bytes: &'a [u8], at: usize) -> Self {
-        Self { bytes, at, depth: 0, stops: Stops::from(at) }
+    pub(super) fn at(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at, depth: 0, stops: Stops::from(bytes, at) }
+    }
+
+    /// Whether all that was passed is ASCII. What is not can only be in a string, and of that every block was looked at.
+    pub(super) const fn is_ascii(&self) -> bool {
+        self.stops.is_ascii()
     }
 
     #[inline(always)]
@@ -77,17 +107,23 @@ impl<'a> Json<'a> {
         self.depth -= 1;
     }
 
-    /// The key that comes next, quotes included; the place is then before its value.
+    /// The key that comes next; the place is then before its value.
     #[inline(always)]
-    pub(super) fn key(&mut self) -> Walked<&'a [u8]> {
+    pub(super) fn key(&mut self) -> Walked<Quoted<'a>> {
         if self.next() != Some(b'"') {
             return Err("not a key");
         }
-        let from = self.at;
-        self.string()?;
-        let key = &self.bytes[from..self.at];
+        let key = self.quoted()?;
         self.colon()?;
         Ok(key)
+    }
+
+    /// The string that begins here.
+    #[inline(always)]
+    pub(super) fn quoted(&mut self) -> Walked<Quoted<'a>> {
+        let from = self.at;
+        let is_plain = self.string()?;
+        Ok(Quoted { bytes: &self.bytes[from..self.at], is_plain })
     }
 
     /// Behind a member or an item: whether another one follows. If not, the container is left.
@@ -106,36 +142,35 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Passes a string.
+    /// Passes a string; whether there are no escapes in it.
     #[inline(always)]
-    pub(super) fn string(&mut self) -> Walked {
-        let stop = self.stops.next_from(self.bytes, self.at + 1);
-        self.end(stop)
+    fn string(&mut self) -> Walked<bool> {
+        self.stops.pass(self.bytes, self.at + 1);
+        self.end()
     }
 
-    /// Passes the rest of a string from a stop in it on.
+    /// Passes the rest of a string from the next stop on; whether there are no escapes in that.
     #[inline(always)]
-    fn end(&mut self, mut stop: usize) -> Walked {
+    fn end(&mut self) -> Walked<bool> {
+        let mut is_plain = true;
         loop {
-            let byte = self.bytes.get(stop);
-            if byte == Some(&b'"') {
-                self.at = stop + 1;
-                return Ok(());
-            }
-            stop = match byte {
-                Some(b'\\') => self.behind_escape(stop)?,
+            let stop = self.stops.place();
+            match self.bytes.get(stop) {
+                Some(b'"') => {
+                    self.stops.skip(self.bytes);
+                    self.at = stop + 1;
+                    return Ok(is_plain);
+                }
+                // An escape may hide a stop, or more than one.
+                Some(b'\\') => {
+                    is_plain = false;
+                    let behind = escape(self.bytes, stop)?;
+                    self.stops.pass(self.bytes, behind);
+                }
                 Some(_) => return Err("a control character in a string"),
                 None => return Err("a string without an end"),
-            };
+            }
         }
-    }
-
-    /// The stop behind the escape that begins at a stop.
-    #[inline(always)]
-    fn behind_escape(&mut self, stop: usize) -> Walked<usize> {
-        // In managedFields quotes are escaped, and next to nothing else is.
-        let behind = if self.bytes.get(stop + 1) == Some(&b'"') { stop + 2 } else { escape(self.bytes, stop)? };
-        Ok(self.stops.next_from(self.bytes, behind))
     }
 
     #[inline(always)]
@@ -160,14 +195,12 @@ fn behind_space(bytes: &[u8], mut at: usize) -> usize {
 
 /// Behind the number, `true`, `false` or `null` that begins at `at`.
 fn word(bytes: &[u8], at: usize) -> Walked<usize> {
-    let word: &[u8] = match bytes[at] {
-        b't' => b"true",
-        b'f' => b"false",
-        b'n' => b"null",
-        b'-' | b'0'..=b'9' => return number(bytes, at),
-        _ => return Err(NOT_A_VALUE),
-    };
-    if bytes[at..].starts_with(word) { Ok(at + word.len()) } else { Err(NOT_A_VALUE) }
+    match &bytes[at..] {
+        [b'-' | b'0'..=b'9', ..] => number(bytes, at),
+        [b't', b'r', b'u', b'e', ..] | [b'n', b'u', b'l', b'l', ..] => Ok(at + 4),
+        [b'f', b'a', b'l', b's', b'e', ..] => Ok(at + 5),
+        _ => Err(NOT_A_VALUE),
+    }
 }
 
 /// Behind the escape that begins at `at`.

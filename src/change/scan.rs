@@ -11,7 +11,7 @@ use std::{borrow::Cow, ops::Range};
 use super::{
     Managed, ObjectKey, Observed, ResourceVersion, Writers,
     clean::{Cleaner, Edit, Owner, What},
-    json::{Json, Walked, text},
+    json::{Json, Quoted, Walked},
     pattern::push_token,
     rules::{Node, Role, Rules},
 };
@@ -57,7 +57,7 @@ fn observe_at<'a>(cleaner: &'a Cleaner, json: &mut Json<'a>) -> Result<Observed,
     *json = scan.json.clone();
     let object = &json.bytes[start..at];
     // Most objects are plain ASCII, which is told in a third of the time.
-    if walked.is_ok() && !object.is_ascii() && std::str::from_utf8(object).is_err() {
+    if walked.is_ok() && !json.is_ascii() && std::str::from_utf8(object).is_err() {
         walked = Err("bad UTF-8");
     }
     let Scan { mut found, mut edits, .. } = scan;
@@ -95,8 +95,7 @@ struct Found<'a> {
 
 /// A step of the path to where the scanner is.
 enum Step<'a> {
-    /// A key, quotes included.
-    Key(&'a [u8]),
+    Key(Quoted<'a>),
     Index(usize),
 }
 
@@ -154,7 +153,7 @@ impl<'a> Scan<'a> {
         loop {
             self.close_cut(&mut cuts);
             let key = self.json.key()?;
-            let cut = match find(node, key)? {
+            let cut = match find(node, &key)? {
                 (Some(index), _) => {
                     seen.once(index)?;
                     self.ruled(Step::Key(key), node.members[index].node)?
@@ -268,7 +267,7 @@ impl<'a> Scan<'a> {
         let mut path = String::new();
         for step in &self.path {
             match step {
-                Step::Key(key) => push_token(&mut path, &text(key)?),
+                Step::Key(key) => push_token(&mut path, &key.text()?),
                 Step::Index(index) => push_token(&mut path, &index.to_string()),
             }
         }
@@ -286,9 +285,7 @@ impl<'a> Scan<'a> {
         if self.json.peek() != Some(b'"') {
             return Err("not a string");
         }
-        let from = self.json.at;
-        self.json.string()?;
-        text(&self.json.bytes[from..self.json.at])
+        self.json.quoted()?.text()
     }
 
     #[inline]
@@ -321,10 +318,12 @@ impl<'a> Scan<'a> {
 }
 
 /// Which member of the node a key is, and else where any key leads.
-fn find(node: &Node, key: &[u8]) -> Walked<(Option<usize>, Option<usize>)> {
-    let plain = &key[1..key.len() - 1];
+fn find(node: &Node, key: &Quoted<'_>) -> Walked<(Option<usize>, Option<usize>)> {
     let position = |name: &[u8]| node.members.iter().position(|member| member.name.as_bytes() == name);
-    let index = if memchr::memchr(b'\\', plain).is_some() { position(text(key)?.as_bytes()) } else { position(plain) };
+    let index = match key.plain() {
+        Some(plain) => position(plain),
+        None => position(key.text()?.as_bytes()),
+    };
     Ok((index, node.any))
 }
 

@@ -4,6 +4,9 @@ use kubetide_sink::Actor;
 
 use super::{Managed, Trace};
 
+/// As much text as two or three writers have.
+const ROOM: usize = 160;
+
 /// The writers of an object, one for each checksum of its [`Managed`], in one piece of text: most of them are never looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Writers {
@@ -13,13 +16,22 @@ pub struct Writers {
 }
 
 impl Writers {
-    pub(super) fn push(&mut self, parts: [impl AsRef<str>; 4]) {
-        let ends = parts.map(|part| {
+    /// Adds one; returns a checksum of it.
+    pub(super) fn push(&mut self, parts: &[impl AsRef<str>; 4]) -> u32 {
+        let from = self.text.len();
+        // Once for all that most objects have.
+        self.text.reserve(ROOM.max(parts.iter().map(|part| part.as_ref().len()).sum()));
+        // What begins the sum tells where one part ends and the next begins.
+        let mut lengths = 0_u32;
+        let ends = parts.each_ref().map(|part| {
             self.text.push_str(part.as_ref());
             // Objects are far below 4 GiB; beyond it there would be no writers rather than wrong ones.
-            u32::try_from(self.text.len()).unwrap_or(u32::MAX)
+            let end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+            lengths = lengths.rotate_left(8) ^ end.wrapping_sub(u32::try_from(from).unwrap_or(u32::MAX));
+            end
         });
         self.ends.push(ends);
+        crc32c::crc32c_append(lengths, &self.text.as_bytes()[from..])
     }
 
     /// Of the entries that are new or newer than before, the one with the latest time. Two writes of one manager within a second
@@ -52,6 +64,8 @@ impl Writers {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// An entry: manager, subresource, time, and what it manages.
@@ -63,7 +77,7 @@ mod tests {
             let sum = |parts: &[&str]| crc32c::crc32c(parts.join("|").as_bytes());
             let writer = sum(&[manager, subresource, at]);
             managed.0.push(Trace { entry: sum(&[manager, subresource, at, fields]), writer });
-            writers.push([*manager, "Update", *subresource, *at]);
+            writers.push(&[*manager, "Update", *subresource, *at]);
         }
         (managed, writers)
     }
@@ -71,6 +85,23 @@ mod tests {
     fn actor(before: &[Entry<'_>], now: &[Entry<'_>]) -> Option<String> {
         let (managed, writers) = of(now);
         writers.actor(&managed, Some(&of(before).0)).map(|actor| actor.manager)
+    }
+
+    proptest! {
+        #[test]
+        fn the_checksum_tells_where_one_part_ends_and_the_next_begins(
+            text in "[ab]{0,40}",
+            ends in prop::array::uniform2(prop::array::uniform3(any::<prop::sample::Index>())),
+        ) {
+            let [one, other] = ends.map(|ends| {
+                let mut ends = ends.map(|end| end.index(text.len() + 1));
+                ends.sort_unstable();
+                let [a, b, c] = ends;
+                [&text[..a], &text[a..b], &text[b..c], &text[c..]]
+            });
+            let sum = |parts| Writers::default().push(parts);
+            prop_assert_eq!(sum(&one) == sum(&other), one == other);
+        }
     }
 
     #[test]

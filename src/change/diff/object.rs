@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::HashMap, ops::Range};
 
 use super::{Step, Walk};
-use crate::change::json::{Json, Walked, text};
+use crate::change::json::{Json, Walked};
 
 /// One member of an object.
 pub(super) struct Member<'a> {
@@ -65,7 +65,7 @@ pub(super) fn members(bytes: &[u8], at: usize) -> Walked<Vec<Member<'_>>> {
         return Ok(members);
     }
     loop {
-        let key = text(json.key()?)?;
+        let key = json.key()?.text()?;
         json.next();
         let from = json.at;
         json.value()?;

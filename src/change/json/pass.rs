@@ -14,6 +14,14 @@ const KEY_FOLLOWS: Shape = Shape::of(b"\",\"");
 /// Behind a key: an empty object, the last of its own.
 const EMPTY_AND_END_FOLLOW: Shape = Shape::of(b"\":{}}");
 
+/// Within a key. In managedFields quotes are escaped, and next to nothing else is.
+const ESCAPED_QUOTE: Shape = Shape::of(b"\\\"");
+
+/// Behind a key: an array, its first object and the first key of that.
+const OBJECTS_FOLLOW: Shape = Shape::of(b"\":[{\"");
+/// Behind the last text of an object in an array: the next object's first key.
+const NEXT_OBJECT_FOLLOWS: Shape = Shape::of(b"\"},{\"");
+
 /// What some of the next eight bytes may be.
 struct Shape {
     bytes: u64,
@@ -37,11 +45,44 @@ impl Shape {
     }
 }
 
-/// What a value was found to be the next of.
-enum Next {
-    Value,
-    Key,
-    Behind,
+/// The containers around the place.
+struct Around {
+    /// One bit for each, the innermost last: set for an object.
+    inner: u64,
+    /// What `inner` was at every 64th of them.
+    outer: [u64; MAX_DEPTH / 64],
+}
+
+impl Around {
+    /// Enters one at this depth.
+    #[inline(always)]
+    fn push(&mut self, depth: usize, is_object: bool) {
+        if depth.is_multiple_of(64) {
+            self.outer[depth / 64] = self.inner;
+        }
+        self.inner = self.inner << 1 | u64::from(is_object);
+    }
+
+    /// Leaves one that was entered at this depth.
+    #[inline(always)]
+    fn pop(&mut self, depth: usize) {
+        self.inner >>= 1;
+        if depth.is_multiple_of(64) {
+            self.inner = self.outer[depth / 64];
+        }
+    }
+
+    /// Whether the innermost is an object.
+    #[inline(always)]
+    const fn in_object(&self) -> bool {
+        self.inner & 1 != 0
+    }
+
+    /// Whether the one around it is.
+    #[inline(always)]
+    const fn of_object(&self) -> bool {
+        self.inner & 2 != 0
+    }
 }
 
 impl Json<'_> {
@@ -56,86 +97,81 @@ impl Json<'_> {
 
     #[inline(always)]
     fn pass(&mut self) -> Walked {
-        // One bit for each container around the place: set for an object. Innermost last.
-        let mut objects = [0_u64; MAX_DEPTH / 64];
         let base = self.depth;
-        let mut close = 0;
-        let mut next = Next::Value;
+        let mut around = Around { inner: 0, outer: [0; MAX_DEPTH / 64] };
         loop {
-            match next {
-                Next::Value => {
-                    let first = self.next();
-                    next = Next::Behind;
-                    if first == Some(b'"') {
-                        self.string()?;
-                    } else if first == Some(b'{') {
-                        if self.enter(b'}')? {
-                            close = b'}';
-                            open_object(&mut objects, self.depth);
-                            next = Next::Key;
-                        }
-                    } else if first == Some(b'[') {
-                        if self.enter(b']')? {
-                            close = b']';
-                            let level = self.depth - 1;
-                            objects[level / 64] &= !(1 << (level % 64));
-                            next = Next::Value;
-                        }
-                    } else if first.is_some() {
-                        self.at = word(self.bytes, self.at)?;
-                    } else {
-                        return Err(NOT_A_VALUE);
+            let mut at_key = false;
+            match self.next() {
+                Some(b'"') => {
+                    self.string()?;
+                }
+                Some(b'{') => {
+                    if self.enter(b'}')? {
+                        around.push(self.depth - 1, true);
+                        at_key = true;
                     }
                 }
-                Next::Key => {
+                Some(b'[') => {
+                    if self.enter(b']')? {
+                        around.push(self.depth - 1, false);
+                        continue;
+                    }
+                }
+                Some(_) => self.at = word(self.bytes, self.at)?,
+                None => return Err(NOT_A_VALUE),
+            }
+            // Behind a value, or at a key.
+            loop {
+                if at_key {
                     if self.next() != Some(b'"') {
                         return Err("not a key");
                     }
-                    next = self.members(&mut objects)?;
-                    close = b'}';
+                    if !self.members(&mut around, base)? {
+                        break;
+                    }
+                    at_key = false;
                 }
-                Next::Behind => {
-                    if self.depth == base {
-                        return Ok(());
-                    }
-                    let byte = self.next();
-                    if byte == Some(b',') {
+                if self.depth == base {
+                    return Ok(());
+                }
+                match self.next() {
+                    Some(b',') => {
                         self.at += 1;
-                        next = if close == b'}' { Next::Key } else { Next::Value };
-                    } else if byte == Some(close) {
-                        self.leave();
-                        if self.depth > base {
-                            let level = self.depth - 1;
-                            close = if objects[level / 64] & (1 << (level % 64)) == 0 { b']' } else { b'}' };
+                        if !around.in_object() {
+                            break;
                         }
-                    } else {
-                        return Err("neither comma nor closing bracket behind a value");
+                        at_key = true;
                     }
+                    Some(b'}') if around.in_object() => {
+                        self.leave();
+                        around.pop(self.depth);
+                    }
+                    Some(b']') if !around.in_object() => {
+                        self.leave();
+                        around.pop(self.depth);
+                    }
+                    _ => return Err("neither comma nor closing bracket behind a value"),
                 }
             }
         }
     }
 
-    /// Members from a key on, as long as they have the shapes above; what comes then.
+    /// Members from a key on, as long as they have the shapes above. The place is then behind a value, and if not, before one.
     #[inline(always)]
-    fn members(&mut self, objects: &mut [u64; MAX_DEPTH / 64]) -> Walked<Next> {
-        // The stop of the key's first quote.
-        let mut stop = self.stops.next_from(self.bytes, self.at + 1);
+    fn members(&mut self, around: &mut Around, base: usize) -> Walked<bool> {
+        // Behind the key's first quote.
+        self.stops.pass(self.bytes, self.at + 1);
         loop {
-            let mut shape = self.shape(stop);
+            let shape = self.stops.ahead();
             if TEXT_FOLLOWS.is(shape) {
-                self.stops.skip(self.bytes);
-                stop = self.stops.next(self.bytes);
-                shape = self.shape(stop);
-                if KEY_FOLLOWS.is(shape) {
-                    self.stops.skip(self.bytes);
-                    stop = self.stops.next(self.bytes);
-                    continue;
+                self.stops.skip_two(self.bytes);
+                let shape = self.stops.ahead();
+                let is_item = self.depth > base + 1 && !around.of_object();
+                if !(KEY_FOLLOWS.is(shape) || NEXT_OBJECT_FOLLOWS.is(shape) && is_item) {
+                    self.end()?;
+                    return Ok(true);
                 }
-                self.end(stop)?;
-                return Ok(Next::Behind);
-            }
-            if EMPTY_AND_KEY_FOLLOW.is(shape) {
+            } else if EMPTY_AND_KEY_FOLLOW.is(shape) {
                 if self.depth == MAX_DEPTH {
                     return Err(TOO_DEEP);
                 }
@@ -143,35 +179,24 @@ impl Json<'_> {
                 if self.depth == MAX_DEPTH {
                     return Err(TOO_DEEP);
                 }
+                around.push(self.depth, true);
                 self.depth += 1;
-                open_object(objects, self.depth);
             } else if EMPTY_AND_END_FOLLOW.is(shape) && self.depth < MAX_DEPTH {
-                self.at = stop + 4;
-                return Ok(Next::Behind);
-            } else if self.bytes.get(stop) == Some(&b'\\') {
-                stop = self.behind_escape(stop)?;
-                continue;
-            } else {
-                self.end(stop)?;
+                self.at = self.stops.place() + 4;
+                self.stops.skip(self.bytes);
+                return Ok(true);
+            } else if OBJECTS_FOLLOW.is(shape) && self.depth < MAX_DEPTH - 1 {
+                around.push(self.depth, false);
+                around.push(self.depth + 1, true);
+                self.depth += 2;
+            } else if !ESCAPED_QUOTE.is(shape) {
+                self.end()?;
                 self.colon()?;
-                return Ok(Next::Value);
+                return Ok(false);
             }
-            self.stops.skip(self.bytes);
-            stop = self.stops.next(self.bytes);
+            self.stops.skip_two(self.bytes);
         }
     }
-
-    /// The eight bytes from `at` on. Near the end of the text: none, which is no shape of anything.
-    #[inline(always)]
-    fn shape(&self, at: usize) -> u64 {
-        self.bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |next| u64::from_le_bytes(*next))
-    }
-}
-
-#[inline(always)]
-fn open_object(objects: &mut [u64; MAX_DEPTH / 64], depth: usize) {
-    let level = depth - 1;
-    objects[level / 64] |= 1 << (level % 64);
 }
 
 #[cfg(test)]
@@ -183,8 +208,26 @@ mod tests {
 
     /// Whether the text is one value and nothing else.
     fn passes(text: &str) -> Result<bool, &'static str> {
-        let mut json = Json::new(text.as_bytes());
-        json.value().map(|()| json.next().is_none())
+        let pass = |text: &str| {
+            let mut json = Json::new(text.as_bytes());
+            json.value().map(|()| json.next().is_none())
+        };
+        // Near the end of a text no shape is looked for: with space behind it, all of it is far from there.
+        let far = pass(&format!("{text}{}", " ".repeat(100)));
+        assert_eq!(pass(text) == Ok(true), far == Ok(true), "{text}");
+        far
+    }
+
+    #[test]
+    fn an_object_behind_another_is_the_next_item_of_an_array_within_the_value() {
+        assert_eq!(passes(r#"[{"a":"b"},{"a":"b"}]"#), Ok(true));
+        assert_eq!(passes(r#"{"a":"b"},{"a":"b"}"#), Ok(false));
+        assert!(passes(r#"{"x":{"a":"b"},{"a":"b"}}"#).is_err());
+        // The array is somebody else's, who looks at each item.
+        let items = format!(r#"[{{"a":"b"}},{{"a":"b"}}]{}"#, " ".repeat(100));
+        let mut json = Json::new(items.as_bytes());
+        assert_eq!(json.enter(b']'), Ok(true));
+        assert_eq!(json.value().map(|()| json.at), Ok(10));
     }
 
     #[test]
@@ -205,6 +248,14 @@ mod tests {
             |depth: usize| format!("{}{{\"a\":{{}},\"b\":1}}{}", "{\"a\":".repeat(depth - 2), "}".repeat(depth - 2));
         assert_eq!(passes(&followed(MAX_DEPTH)), Ok(true));
         assert_eq!(passes(&followed(MAX_DEPTH + 1)), Err(TOO_DEEP));
+        // An array and an object at once.
+        let both = |outer: &str, inmost: &str, end: &str| {
+            passes(&[outer, &"{\"a\":[".repeat(254), inmost, &"]}".repeat(254), end].concat())
+        };
+        assert_eq!(both("", "{\"a\":[{\"b\":[]}]}", ""), Ok(true));
+        assert_eq!(both("[", "{\"a\":[{\"b\":1}]}", "]"), Ok(true));
+        assert_eq!(both("[", "{\"a\":[{\"b\":[]}]}", "]"), Err(TOO_DEEP));
+        assert_eq!(both("[[", "{\"a\":[{\"b\":1}]}", "]]"), Err(TOO_DEEP));
     }
 
     /// Members of all shapes, whole or not.
@@ -236,6 +287,9 @@ mod tests {
             "\":[{\"",
             "\":1,\"",
             "\":true}",
+            "\"},{\"",
+            "\"}],\"",
+            "\":{}},\"",
             "a",
             "é",
             "a text longer than any block of sixty-four bytes is",
@@ -274,6 +328,25 @@ mod tests {
         fn a_value_passes_where_a_real_parser_takes_it_and_nowhere_else(text in pieces()) {
             let text = format!("{{\"{text}");
             prop_assert_eq!(passes(&text) == Ok(true), serde_json::from_str::<Value>(&text).is_ok());
+        }
+
+        #[test]
+        fn every_container_ends_with_its_own_bracket(
+            objects in prop::collection::vec(any::<bool>(), 1..200),
+            siblings in prop::sample::select(vec!["", "\"a\":\"b\",", "\"a\":{},"]),
+            swapped in any::<prop::sample::Index>(),
+        ) {
+            let opened = |is_object: &bool| if *is_object { format!("{{{siblings}\"a\":") } else { "[".into() };
+            let open: String = objects.iter().map(opened).collect();
+            let close: Vec<u8> = objects.iter().rev().map(|is_object| if *is_object { b'}' } else { b']' }).collect();
+            let mut other = close.clone();
+            let at = swapped.index(other.len());
+            other[at] = if other[at] == b'}' { b']' } else { b'}' };
+            for inmost in ["1", "\"x\"", "{\"a\":\"b\"}", "[{\"a\":\"b\"},{\"a\":\"b\"}]"] {
+                let whole = |close: &[u8]| [open.as_bytes(), inmost.as_bytes(), close].concat();
+                prop_assert_eq!(passes(&String::from_utf8_lossy(&whole(&close))), Ok(true));
+                prop_assert!(passes(&String::from_utf8_lossy(&whole(&other))).is_err());
+            }
         }
 
         #[test]

@@ -117,6 +117,32 @@ proptest! {
     }
 
     #[test]
+    fn bad_utf8_is_never_called_clean(
+        texts in prop::collection::vec("[a-z\u{e9}\u{1f600}]{0,90}", 0..4),
+        zeros in prop_oneof![Just(0_usize), 0..150_usize],
+        last in "[a-z\u{e9}]{0,20}",
+        from_end in 0_usize..80,
+        at in any::<prop::sample::Index>(),
+        with in prop_oneof![Just(None), any::<u8>().prop_map(Some)],
+        near_end in any::<bool>(),
+    ) {
+        let members: String = texts.iter().map(|text| format!(r#","":"{text}","n":{{}}"#)).collect();
+        let digits = "0".repeat(zeros);
+        let identity = r#"{"metadata":{"name":"a","resourceVersion":"1"}"#;
+        let mut text = format!(r#"{identity}{members},"d":1{digits},"last":"{last}"}}"#).into_bytes();
+        let behind = identity.len();
+        let at = behind + at.index(text.len() - behind);
+        let at = if near_end { text.len().saturating_sub(from_end + 1).max(behind) } else { at };
+        if let Some(with) = with {
+            text[at] = with;
+        }
+        let clean = observe(&pods(), &text).is_ok_and(|observed| observed.object.is_ok());
+        // A parser takes no number that is too large for it.
+        let parsed = std::str::from_utf8(&text).is_ok_and(|text| serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok());
+        prop_assert_eq!(clean, parsed, "{}", String::from_utf8_lossy(&text));
+    }
+
+    #[test]
     fn what_a_real_parser_refuses_is_never_called_clean(text in r#"[\[\]{}",:0-9eE.+\-\\ tfnu"a-c]{0,40}"#) {
         let whole = format!(r#"{{"metadata":{{"name":"a","resourceVersion":"1"}},"spec":{text}}}"#);
         let clean = observe(&pods(), whole.as_bytes()).is_ok_and(|observed| observed.object.is_ok());
