@@ -20,7 +20,7 @@ demo: ## watch kubetide at work on a simulated cluster; needs only cargo and a C
 	@cargo build --profile demo --no-default-features --package kubetide --bin kubetide
 	@"$$CARGO_TARGET_DIR/demo/kubetide" demo $(ARGS)
 
-test: ## everything: format, lints, unit, scripted and real-server tests, docs (cold: about 30 minutes on 2 cores, warm 12)
+test: ## everything: format, lints, unit, scripted and real-server tests, docs (cold: less than 30 minutes on 2 cores, warm 13)
 	@tests/env/prerequisites cargo cc make perl python3 unshare
 	@tests/run all
 
@@ -36,9 +36,10 @@ servers: ## a real kube-apiserver, Kafka and nats-server on loopback to play wit
 
 bench: ## the figures of docs/benchmarks.md, on this machine
 	@tests/env/prerequisites cargo cc make perl
-	@cargo bench --package kubetide --bench stages --bench store --bench end_to_end
+	@tests/env/get-servers >/dev/null
+	@cargo bench --package kubetide --bench stages --bench store --bench end_to_end --bench sinks
 
-torture: ## the tests of faults, kills, damage and real servers with their full counts (about 40 minutes)
+torture: ## the tests of faults, kills, damage, outages and real servers with their full counts (about an hour and a half)
 	@tests/env/prerequisites cargo cc make perl unshare
 	@tests/run torture
 

@@ -1,26 +1,31 @@
 //! Joins the stages: cluster → streams → log → sinks. Owns the tasks and their shutdown.
 
-use std::{collections::HashMap, io::IsTerminal as _, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use kubetide_sink::{Sink, Stream};
-use kubetide_sink_file::{FileSink, StdoutSink};
+use kubetide_sink::{ConfigProblem, Stream};
 use tokio::{
     sync::mpsc,
     task::{JoinError, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::{
     admin,
-    api::{self, Desk, Hands},
+    api::{self, Desk, Hands, Letters},
     backoff::Backoff,
     change::{Cleaning, Ignored, compare::Detail},
-    changelog::{Changelog, OpenError, Setup, StoreError, StreamState, WriteError},
+    changelog::{Changelog, OpenError, Setup, StoreError, StreamState, WriteError, is_want_of_room, shortage},
     cli::progress,
     clock::Clock,
-    config::{self, Config, SinkKind},
-    delivery::{DeliveryError, Limits, Ordered, Orders, Pump},
+    config::{self, Config, LetterPlace, SinkKind},
+    delivery::{DeadLetters, DeliveryError, Filter, Limits, Ordered, Orders, Policy, Pump, Refusals},
     source::{
         Means, SourceError,
         cluster::{Cluster, ConnectError, refused},
@@ -31,6 +36,16 @@ use crate::{
     },
     vitals::Vitals,
 };
+
+/// How long somebody else may have the data directory at a start.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is tried.
+const LOCK_AGAIN: Duration = Duration::from_millis(100);
+/// Without room on the volume, everything is opened anew no sooner than after this: where a quota is spent, only trying shows
+/// whether there is room.
+const ROOM_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked for room.
+const ROOM_AGAIN: Duration = Duration::from_millis(500);
 
 /// Why the process ends though nobody asked it to.
 #[derive(Debug, thiserror::Error)]
@@ -45,14 +60,14 @@ pub enum RunError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// A sink cannot be opened.
-    #[error("sinks[{index}] ({name}): {message}")]
+    #[error("sinks[{index}] ({name}): {problem}")]
     Sink {
         /// Its place in the configuration.
         index: usize,
         /// Its name.
         name: String,
         /// What is wrong.
-        message: String,
+        problem: ConfigProblem,
     },
     /// The log cannot be written any more: a full disk, most often.
     #[error("data directory {}: {source}", path.display())]
@@ -71,6 +86,7 @@ pub enum RunError {
 }
 
 /// What a run is given besides its configuration.
+#[derive(Clone)]
 pub struct Terms {
     /// A cluster with another uid may take the place of the one that the data directory belongs to.
     pub accept_new_cluster: bool,
@@ -101,10 +117,58 @@ pub async fn run(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     } else {
         servants.spawn(progress::show(terms.vitals.clone(), ended.clone()));
     }
-    let result = capture(config, terms, stop).await;
+    let result = loop {
+        // A token of its own: what ends by itself is not a request to stop.
+        match capture(config, terms.clone(), stop.child_token()).await {
+            Err(error) if wants_room(&error) && !stop.is_cancelled() => {
+                error!(%error, "there is no room on the volume; nothing is lost, but nothing new is captured until there is");
+                terms.vitals.block("there is no room on the volume");
+                if stop.run_until_cancelled(until_room(config, &terms.vitals)).await.is_none() {
+                    break Ok(());
+                }
+            }
+            result => break result,
+        }
+    };
     ended.cancel();
     while servants.join_next().await.is_some() {}
     result
+}
+
+/// Whether it goes on when there is room on the volume: everything is opened anew then, as by a new process.
+fn wants_room(error: &RunError) -> bool {
+    match error {
+        RunError::Write { source, .. } => matches!(source, WriteError::NoRoom(_)),
+        error => is_want_of_room(error),
+    }
+}
+
+/// Waits until there seems to be room. The committer, whose heartbeat this is, is not there meanwhile.
+async fn until_room(config: &Config, vitals: &Vitals) {
+    let since = tokio::time::Instant::now();
+    while since.elapsed() < ROOM_PATIENCE || shortage(&config.data_dir).is_some() {
+        vitals.heartbeat();
+        tokio::time::sleep(ROOM_AGAIN).await;
+    }
+    info!("there may be room on the volume: opening the log anew");
+}
+
+/// Opens the log. A command that reads the files has them for a moment, and a process that ends for a little longer.
+async fn unlocked(open: impl Fn() -> Result<Changelog, OpenError>) -> Result<Changelog, OpenError> {
+    let deadline = tokio::time::Instant::now() + LOCK_PATIENCE;
+    let mut is_told = false;
+    loop {
+        match open() {
+            Err(OpenError::Locked { path }) if tokio::time::Instant::now() < deadline => {
+                if !is_told {
+                    info!(path = %path.display(), "waiting for the data directory: a command or another process has it");
+                }
+                is_told = true;
+                tokio::time::sleep(LOCK_AGAIN).await;
+            }
+            opened => return opened,
+        }
+    }
 }
 
 async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Result<(), RunError> {
@@ -120,10 +184,16 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     let config::Record { patch, before, ignore, drop, redact, redact_key } = config.record.clone();
     let detail = Detail { patch, before, ignored: Ignored(ignore) };
     let uid = cluster.identity.uid.clone();
-    let setup = Setup { uid, accept_new: accept_new_cluster, detail, keep: config.log.clone() };
-    let mut log = Changelog::open(&config.data_dir, setup, clock.clone(), &vitals)?;
+    let setup =
+        || Setup { uid: uid.clone(), accept_new: accept_new_cluster, detail: detail.clone(), keep: config.log.clone() };
+    let open = || Changelog::open(&config.data_dir, setup(), clock.clone(), &vitals);
+    let Some(mut log) = stop.run_until_cancelled(unlocked(open)).await.transpose()? else { return Ok(()) };
+    if vitals.unblock() {
+        info!("appending to the log goes on");
+    }
     let key = redact_key::load(redact_key.as_ref(), &config.data_dir)?;
     let cleaning = Cleaning { drop, redact, key };
+    log.clean_rows_by(cleaning.clone());
     check_words(&plan, &log.known().streams()?)?;
     info!(
         cluster = %cluster.identity.name, streams = plan.follow.len(), sinks = config.sinks.len(),
@@ -135,7 +205,14 @@ async fn capture(config: &Config, terms: Terms, stop: CancellationToken) -> Resu
     let mut orders = HashMap::new();
     for (index, sink) in config.sinks.iter().enumerate() {
         let (way, ordered) = Orders::new();
-        let terms = PumpTerms { cluster: &cluster.identity, clock: &clock, vitals: &vitals, drain: &drain, ordered };
+        let terms = PumpTerms {
+            cluster: &cluster.identity,
+            data_dir: &config.data_dir,
+            clock: &clock,
+            vitals: &vitals,
+            drain: &drain,
+            ordered,
+        };
         pumps.spawn(pump(index, sink, &log, terms)?.run());
         orders.insert(sink.common.name.clone(), way);
     }
@@ -214,6 +291,7 @@ fn serve_desk(
         hands: Hands::Live { sinks: Arc::new(orders), purger: log.purger() },
         max_bytes: Some(config.log.max_bytes.get()),
         attached: Some(config.sinks.iter().map(|sink| sink.common.name.clone()).collect()),
+        letters: Letters::new(&config.data_dir, &config.sinks),
         stop: stop.clone(),
     };
     let data_dir = config.data_dir.clone();
@@ -268,6 +346,7 @@ fn check_sink_streams(config: &Config, plan: &Plan) -> Result<(), ConnectError> 
 /// What the loops of all sinks work with.
 struct PumpTerms<'a> {
     cluster: &'a kubetide_sink::Cluster,
+    data_dir: &'a Path,
     clock: &'a Clock,
     vitals: &'a Vitals,
     drain: &'a CancellationToken,
@@ -275,25 +354,31 @@ struct PumpTerms<'a> {
 }
 
 fn pump(index: usize, sink: &config::Sink, log: &Changelog, terms: PumpTerms<'_>) -> Result<Pump, RunError> {
-    // A further format or guarantee will not go unnoticed here.
     let config::SinkCommon {
         name,
-        format: config::Format::Native,
+        format,
         streams,
-        delivery: config::Delivery::AtLeastOnce,
+        filter,
+        delivery,
         batch,
         retry,
         start,
         when_behind,
+        oversize,
+        dead_letter,
     } = sink.common.clone();
-    let cannot = |message: String| RunError::Sink { index, name: name.clone(), message };
-    let receiver: Box<dyn Sink> = match &sink.kind {
-        SinkKind::File(file) => {
-            let opened = FileSink::open(file);
-            Box::new(opened.map_err(|error| cannot(format!("cannot open {}: {error}", file.path.display())))?)
-        }
-        SinkKind::Stdout(_) => Box::new(StdoutSink::new()),
+    let cannot = |problem: ConfigProblem| RunError::Sink { index, name: name.clone(), problem };
+    let exactly_once = delivery == config::Delivery::ExactlyOnce;
+    let cluster = terms.cluster.clone();
+    let (letters, place) = match dead_letter.place(terms.data_dir, &name) {
+        LetterPlace::Files(directory) => (DeadLetters::new(directory, &name), None),
+        LetterPlace::Topic(place) | LetterPlace::Subject(place) => (DeadLetters::at_receiver(&name), Some(place)),
     };
+    let receiver =
+        sink.kind.open(kubetide_sink::Terms { name: name.clone(), cluster, format, exactly_once, letters: place });
+    let receiver = receiver.map_err(cannot)?;
+    let filter = filter.as_deref().map(Filter::compile).transpose();
+    let filter = filter.map_err(|problem| cannot(ConfigProblem::new("filter", problem)))?;
     let cursor = log.attach(&name, start, when_behind)?;
     let view = log.view();
     let limits = Limits {
@@ -313,6 +398,8 @@ fn pump(index: usize, sink: &config::Sink, log: &Changelog, terms: PumpTerms<'_>
         backoff,
         longest_pause,
         streams,
+        policy: Policy { filter, oversize, letters, exactly_once },
+        refusals: Refusals::default(),
         orders: terms.ordered,
         clock: terms.clock.clone(),
         drain: terms.drain.clone(),

@@ -5,6 +5,7 @@
 //! equal to the defaults here.
 
 mod load;
+mod sink;
 
 use std::{
     net::SocketAddr,
@@ -13,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use kubetide_sink_file::{FileConfig, StdoutConfig};
+pub use kubetide_sink::{Format, Reference};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, Unexpected},
@@ -21,6 +22,9 @@ use serde::{
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 pub use load::{ConfigError, Flags, load};
+pub use sink::{
+    Batch, DeadLetter, Delivery, LetterPlace, Oversize, Retry, Sink, SinkCommon, SinkKind, Start, WhenBehind,
+};
 
 use crate::change::Pattern;
 
@@ -190,16 +194,6 @@ pub struct Record {
     pub redact_key: Option<Reference>,
 }
 
-/// Where a credential is; the configuration never holds one itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reference {
-    /// In a variable of the environment.
-    Env(String),
-    /// In a file.
-    File(PathBuf),
-}
-
 /// `log`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -223,120 +217,6 @@ pub enum Sync {
     Always,
     /// At most this often: fewer syncs, later delivery.
     Every(Duration),
-}
-
-/// An item of `sinks`: what all types have, and what the type needs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Sink {
-    /// The keys of every sink.
-    #[serde(flatten)]
-    pub common: SinkCommon,
-    /// The type and its keys.
-    #[serde(flatten)]
-    pub kind: SinkKind,
-}
-
-/// The keys of every sink.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SinkCommon {
-    /// The sink's identity: its cursor is kept under this name.
-    pub name: String,
-    /// How records are written.
-    #[serde(default)]
-    pub format: Format,
-    /// The streams it takes, by name; empty = all.
-    #[serde(default)]
-    pub streams: Vec<String>,
-    /// What a crash may do to what is delivered.
-    #[serde(default)]
-    pub delivery: Delivery,
-    /// Where a new sink begins.
-    #[serde(default)]
-    pub start: Start,
-    /// What happens when the log outgrows `log.max_bytes` before this sink has read it.
-    #[serde(default)]
-    pub when_behind: WhenBehind,
-    /// When a batch is cut.
-    #[serde(default)]
-    pub batch: Batch,
-    /// How failed batches are tried again.
-    #[serde(default)]
-    pub retry: Retry,
-}
-
-/// `format`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Format {
-    /// kubetide's own JSON, `kubetide.change.v1`.
-    #[default]
-    Native,
-}
-
-/// `delivery`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Delivery {
-    /// Nothing is lost; a hard kill may repeat one batch.
-    #[default]
-    AtLeastOnce,
-}
-
-/// `start`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Start {
-    /// With every object that is known, then the log.
-    #[default]
-    Snapshot,
-    /// With the oldest record that the log still has.
-    Earliest,
-    /// With the next record.
-    Now,
-}
-
-/// `when_behind`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WhenBehind {
-    /// It is told of the gap, and then of everything that is different now.
-    #[default]
-    Resync,
-    /// Nothing more is appended until it has caught up.
-    Block,
-}
-
-/// The type of a sink, with its own keys.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-pub enum SinkKind {
-    /// NDJSON into a file.
-    File(FileConfig),
-    /// NDJSON into a pipe, one-liners on a terminal.
-    Stdout(StdoutConfig),
-}
-
-/// `batch`: whichever comes first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Batch {
-    /// Records.
-    pub max_records: NonZeroUsize,
-    /// Bytes.
-    pub max_bytes: NonZeroUsize,
-    /// Age of the oldest record.
-    pub max_wait_ms: u64,
-}
-
-/// `retry`: exponential with full jitter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Retry {
-    /// The first pause, at most.
-    pub initial_ms: NonZeroU64,
-    /// The longest pause.
-    pub max_ms: NonZeroU64,
 }
 
 /// `admin`
@@ -430,20 +310,6 @@ impl Default for Record {
     }
 }
 
-// By hand: somebody may write the credential itself here, which must not come back in the message.
-impl<'de> Deserialize<'de> for Reference {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = serde_json::Value::deserialize(deserializer)?;
-        let members = value.as_object().filter(|members| members.len() == 1);
-        let reference = members.and_then(|members| {
-            let text = |key: &str| Some(members.get(key)?.as_str()?.to_owned()).filter(|text| !text.is_empty());
-            text("env").map(Self::Env).or_else(|| text("file").map(|path| Self::File(path.into())))
-        });
-        let expected = "expected a reference: {file: PATH} or {env: NAME}; what was found is not repeated here";
-        reference.ok_or_else(|| D::Error::custom(expected))
-    }
-}
-
 impl Default for Log {
     fn default() -> Self {
         Self {
@@ -476,27 +342,6 @@ impl<'de> Deserialize<'de> for Sync {
                 Unexpected::Str(&text),
                 &"always, or an interval from 1ms to 60s such as 200ms or 1s",
             )),
-        }
-    }
-}
-
-impl Default for Batch {
-    fn default() -> Self {
-        Self {
-            max_records: const { NonZeroUsize::new(500).unwrap() },
-            // What brokers take by default.
-            max_bytes: const { NonZeroUsize::new(1024 * 1024).unwrap() },
-            max_wait_ms: 1000,
-        }
-    }
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self {
-            initial_ms: const { NonZeroU64::new(500).unwrap() },
-            // A receiver that comes back waits a minute at most.
-            max_ms: const { NonZeroU64::new(60_000).unwrap() },
         }
     }
 }
@@ -539,7 +384,7 @@ impl Config {
         }
         self.telemetry.validate()?;
         self.validate_streams()?;
-        self.validate_sinks()
+        sink::validate(&self.sinks)
     }
 
     fn validate_streams(&self) -> Result<(), ConfigError> {
@@ -568,41 +413,6 @@ impl Config {
             if let Some(at) = stream.exclude_namespaces.iter().position(|out| stream.namespaces.contains(out)) {
                 let problem = format!("found {}, which is in namespaces too", stream.exclude_namespaces[at]);
                 return refuse(format!("streams[{index}].exclude_namespaces[{at}]"), problem);
-            }
-        }
-        Ok(())
-    }
-
-    fn validate_sinks(&self) -> Result<(), ConfigError> {
-        if self.sinks.is_empty() {
-            return refuse("sinks", "empty; name at least one, such as `- {name: out, type: stdout}`");
-        }
-        for (index, sink) in self.sinks.iter().enumerate() {
-            let before = &self.sinks[..index];
-            let SinkCommon { name, retry: Retry { initial_ms, max_ms }, .. } = &sink.common;
-            let well_formed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
-            if name.is_empty() || name.len() > 63 || !name.chars().all(well_formed) {
-                let problem = format!("found {name:?}, allowed: 1 to 63 of a-z, 0-9, - and _");
-                return refuse(format!("sinks[{index}].name"), problem);
-            }
-            if let Some(first) = before.iter().position(|other| other.common.name == *name) {
-                let problem = format!("found {name}, which is the name of sinks[{first}] already");
-                return refuse(format!("sinks[{index}].name"), problem);
-            }
-            if initial_ms > max_ms {
-                let problem = format!("found {initial_ms}, which is more than max_ms ({max_ms})");
-                return refuse(format!("sinks[{index}].retry.initial_ms"), problem);
-            }
-            match &sink.kind {
-                SinkKind::File(FileConfig { path }) if path.as_os_str().is_empty() => {
-                    return refuse(format!("sinks[{index}].path"), "empty, expected a file");
-                }
-                kind => {
-                    if let Some(first) = before.iter().position(|other| other.kind == *kind) {
-                        let problem = format!("writes to the same place as sinks[{first}]: their lines would mix");
-                        return refuse(format!("sinks[{index}]"), problem);
-                    }
-                }
             }
         }
         Ok(())

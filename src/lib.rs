@@ -32,5 +32,6 @@ pub mod bridge;
 pub mod cli;
 pub mod clock;
 pub mod config;
+mod private;
 mod telemetry;
 pub mod vitals;

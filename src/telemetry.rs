@@ -20,7 +20,7 @@ static STATUS: Mutex<String> = Mutex::new(String::new());
 /// Starts logging. Called once; a second call changes nothing.
 pub(crate) fn start(telemetry: &Telemetry) {
     // What fails in these comes back to us as a result, and is told once. `log_level` can turn them on again by name.
-    let others = "fjall=off,lsm_tree=off,kube_client=off,opentelemetry=warn";
+    let others = "fjall=off,lsm_tree=off,kube_client=off,async_nats=off,opentelemetry=warn";
     let filter = EnvFilter::builder().parse_lossy(format!("{others},{}", telemetry.log_level));
     let registry = tracing_subscriber::registry().with(filter);
     let started = match telemetry.log_format {

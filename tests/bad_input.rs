@@ -271,7 +271,7 @@ fn in_little_space(case: &Case, kib: u32) -> Command {
 }
 
 #[tokio::test]
-async fn a_full_disk_ends_it_and_with_space_it_resumes_without_loss() {
+async fn a_write_that_fails_ends_it_and_when_it_works_it_resumes_without_loss() {
     let mut case = Case::new().await;
     case.capture().await;
     case.create(3..200);
@@ -307,9 +307,11 @@ async fn a_full_disk_below_a_sink_holds_the_sink_and_nothing_else() {
 async fn a_directory_of_a_newer_format_is_refused_and_left_as_it_is() {
     let mut case = Case::new().await;
     case.capture().await;
-    fs::write(case.data().join("FORMAT"), "6").unwrap();
+    let format: u32 = fs::read_to_string(case.data().join("FORMAT")).unwrap().trim().parse().unwrap();
+    fs::write(case.data().join("FORMAT"), (format + 1).to_string()).unwrap();
     let before = contents(&case.data());
-    case.run().await.assert_refused(1, &[&case.data().display().to_string(), "format 6", "format 5", "data_dir"]);
+    let formats = [format!("format {}", format + 1), format!("format {format}")];
+    case.run().await.assert_refused(1, &[&case.data().display().to_string(), &formats[0], &formats[1], "data_dir"]);
     assert_eq!(before, contents(&case.data()));
 }
 

@@ -6,9 +6,10 @@ use std::{num::NonZeroU64, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use kubetide::{
-    change::{Managed, ObjectKey, Observed, ResourceVersion, Writers},
-    changelog::{Changelog, Entry, Fingerprint, OpenError, Phase, Setup},
+    change::{Cleaning, Managed, ObjectKey, Observed, Pattern, RedactKey, ResourceVersion, Writers},
+    changelog::{Changelog, Entry, Errand, Fingerprint, OpenError, PageLimits, Phase, Setup},
     clock::Clock,
+    config::{Start, WhenBehind},
     vitals::Vitals,
 };
 use kubetide_sink::{Body, Op, Reason, Record, Stream, What, sample};
@@ -201,7 +202,7 @@ async fn a_second_process_another_cluster_and_another_format_are_refused() {
     assert!(matches!(try_open(directory.path(), "c-2"), Err(OpenError::OtherCluster { .. })));
     std::fs::write(directory.path().join("FORMAT"), "99").unwrap();
     assert!(matches!(try_open(directory.path(), "c-1"), Err(OpenError::Format { .. })));
-    std::fs::write(directory.path().join("FORMAT"), "5").unwrap();
+    std::fs::write(directory.path().join("FORMAT"), "6").unwrap();
     open(directory.path()).close().unwrap();
 }
 
@@ -255,4 +256,122 @@ async fn a_position_is_never_ahead_of_its_records_wherever_the_log_ends() {
         }
     }
     assert!(opened > 10, "{opened}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_an_interval_nobody_sees_what_is_not_synced_and_everything_comes_in_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let pods = stream("pods");
+    let mut setup = Setup::of("c-1");
+    setup.keep.sync = kubetide::config::Sync::Every(std::time::Duration::from_secs(3600));
+    let log = Changelog::open(directory.path(), setup.clone(), Clock::system(), &Vitals::new()).unwrap();
+    let appender = log.appender();
+    for version in 1..=20 {
+        // Later entries are compared with earlier ones that are not in the store yet.
+        appender.append(&pods, Entry::Present(observed("a", "a", version))).await.unwrap();
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert_eq!(log.head(), 0, "it is an hour until the next sync");
+    appender.flush().await.unwrap();
+    assert_eq!(log.head(), 20);
+    appender.append(&pods, Entry::Deleted(observed("a", "a", 21))).await.unwrap();
+    drop(appender);
+    log.close().unwrap();
+    for store_is_lost in [false, true] {
+        if store_is_lost {
+            std::fs::remove_dir_all(directory.path().join("store")).unwrap();
+        }
+        let log = Changelog::open(directory.path(), setup.clone(), Clock::system(), &Vitals::new()).unwrap();
+        let mut expected = vec!["create a"];
+        expected.extend(vec!["update a"; 19]);
+        expected.push("delete a");
+        assert_eq!(told(&records(&log, 1).await), expected);
+        assert_eq!(log.known().rows_behind(&pods, None, 10).await.unwrap().len(), 0);
+        log.close().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rows_of_a_stream_that_is_forgotten_stay_gone_and_whoever_is_behind_is_given_everything() {
+    let directory = tempfile::tempdir().unwrap();
+    let (pods, nodes) = (stream("pods"), stream("nodes"));
+    let log = open(directory.path());
+    for stream in [&pods, &nodes] {
+        append(&log, stream, [list_needed(None), Entry::ListStarted(1)]).await;
+        append(&log, stream, listed(&[("a", 1), ("b", 2)])).await;
+        append(&log, stream, [Entry::ListFinished(ResourceVersion::new("5"))]).await;
+    }
+    // Gone from the cluster: its deletes are told, and nothing is forgotten.
+    append(&log, &nodes, [Entry::Vanished(observed("a", "a", 1).key), Entry::Vanished(observed("b", "b", 2).key)])
+        .await;
+    append(&log, &nodes, [Entry::Gone]).await;
+    assert!(!log.view().has_forgotten_deletes_behind(1).unwrap());
+    append(&log, &pods, [Entry::Unfollowed]).await;
+    let head = log.head();
+    append(&log, &pods, [Entry::Forgotten]).await;
+    log.close().unwrap();
+    for rebuilt in [false, true] {
+        if rebuilt {
+            std::fs::remove_dir_all(directory.path().join("store")).unwrap();
+        }
+        let log = open(directory.path());
+        assert_eq!(log.known().rows_behind(&pods, None, 10).await.unwrap().len(), 0, "rebuilt: {rebuilt}");
+        assert!(log.view().has_forgotten_deletes_behind(head - 1).unwrap());
+        assert!(!log.view().has_forgotten_deletes_behind(head).unwrap());
+        log.close().unwrap();
+    }
+}
+
+/// As the scanner leaves an object whose token was not a secret then, and whose password was.
+fn with_token(name: &str, version: u64) -> Observed {
+    let metadata = format!(r#"{{"name":"{name}","uid":"{name}","resourceVersion":"{version}"}}"#);
+    let data = r#"{"token":"canary","password":"redacted:0123456789abcdef"}"#;
+    let object = format!(r#"{{"kind":"Any","apiVersion":"v1","metadata":{metadata},"data":{data}}}"#);
+    Observed { object: Ok(Bytes::from(object)), ..observed(name, name, version) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_become_a_secret_since_is_told_from_no_row() {
+    let directory = tempfile::tempdir().unwrap();
+    let pods = stream("pods");
+    let mut setup = Setup::of("c-1");
+    setup.detail.before = true;
+    let log = Changelog::open(directory.path(), setup.clone(), Clock::system(), &Vitals::new()).unwrap();
+    append(&log, &pods, [list_needed(None), Entry::ListStarted(1)]).await;
+    append(&log, &pods, (1..=4).map(|at| Entry::Listed(with_token(&format!("pod-{at}"), at)))).await;
+    append(&log, &pods, [Entry::ListFinished(ResourceVersion::new("5"))]).await;
+    log.close().unwrap();
+
+    let log = Changelog::open(directory.path(), setup, Clock::system(), &Vitals::new()).unwrap();
+    let redact = ["/data/token", "/data/password"].map(|path| Pattern::parse(path).unwrap()).to_vec();
+    log.clean_rows_by(Cleaning { drop: vec![], redact, key: RedactKey::new(b"0123456789abcdef") });
+    let head = log.head();
+    // A new sink, while the stream was not compared yet.
+    let cursor = log.attach("new", Start::Snapshot, WhenBehind::Resync).unwrap();
+    let Some(Errand::CatchUp(catch_up)) = cursor.cursor().errand.clone() else { panic!("a new sink catches up") };
+    let page = log.view().page(&catch_up, |_| true, PageLimits { records: 100, bytes: usize::MAX }).unwrap();
+    assert_eq!(page.records.len(), 4);
+    // Deletes that are seen and inferred, a recreation, and the state before an update.
+    append(&log, &pods, [list_needed(Some(Reason::ConfigChanged)), Entry::ListStarted(2)]).await;
+    let recreated = Observed { uid: "other".into(), ..observed("pod-2", "other", 7) };
+    append(&log, &pods, [Entry::Listed(recreated), Entry::Listed(observed("pod-3", "pod-3", 8))]).await;
+    log.appender().append_vanished(&pods, 2).await.unwrap();
+    append(&log, &pods, [Entry::ListFinished(ResourceVersion::new("9"))]).await;
+    let since = records(&log, head + 1).await;
+    let expected =
+        ["gap", "delete pod-2", "create pod-2", "update pod-3", "delete pod-1", "delete pod-4", "resync_finished"];
+    assert_eq!(told(&since), expected);
+    let mut from_rows = 0;
+    for record in page.records.iter().chain(&since) {
+        let Body::Change(change) = &record.body else { continue };
+        for object in [&change.object, &change.before].into_iter().flatten() {
+            let text = String::from_utf8_lossy(object);
+            assert!(!text.contains("canary"), "{} tells {text}", record.op());
+            if text.contains("token") {
+                from_rows += 1;
+                assert!(text.contains(r#""password":"redacted:0123456789abcdef""#), "a mark stays as it is: {text}");
+            }
+        }
+    }
+    assert_eq!(from_rows, 4 + 3 + 1, "four snapshots, three deletes, one state before");
 }

@@ -2,8 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+#[path = "commands/cleaning.rs"]
+mod cleaning;
+#[path = "commands/damage.rs"]
+mod damage;
 mod ended;
 mod instance;
+#[path = "commands/ranges.rs"]
+mod ranges;
 
 use std::{
     fs,
@@ -32,11 +38,7 @@ struct Case {
 impl Case {
     /// A running kubetide that has captured ten config maps, an update, and a delete, and has delivered all of it.
     async fn running() -> Self {
-        let server = Server::start(Cluster::new(ClusterOptions::default())).await.unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        let kubeconfig = server.kubeconfig(directory.path()).unwrap();
-        let kubetide = Instance::new(&kubeconfig, &[("configmaps", "default")], "");
-        let mut case = Self { server, kubetide, directory };
+        let mut case = Self::with("").await;
         for number in 0..10 {
             case.create(&format!("c{number}"));
         }
@@ -47,6 +49,15 @@ impl Case {
         case.kubetide.records_when("the changes are delivered", |records| records.len() == 14).await;
         case.settled().await;
         case
+    }
+
+    /// One that is not started yet, with more configuration.
+    async fn with(more: &str) -> Self {
+        let server = Server::start(Cluster::new(ClusterOptions::default())).await.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let kubeconfig = server.kubeconfig(directory.path()).unwrap();
+        let kubetide = Instance::new(&kubeconfig, &[("configmaps", "default")], more);
+        Self { server, kubetide, directory }
     }
 
     fn create(&self, name: &str) {
@@ -144,6 +155,7 @@ async fn every_command_says_the_same_of_a_process_and_of_its_files() {
         &["objects", "get", "configmaps", "c3", "--output", "json"],
         &["sink", "list"],
         &["sink", "list", "--output", "json"],
+        &["sink", "dead-letter", "list", "out"],
         &["tail", "--no-follow", "--width", "80"],
         &["tail", "--no-follow", "--since", "1", "--diff", "--width", "80"],
         &["tail", "--no-follow", "--op", "delete,gap", "--output", "json"],
@@ -154,6 +166,8 @@ async fn every_command_says_the_same_of_a_process_and_of_its_files() {
         &["tail", "--no-follow", "--op", "updates"],
         &["sink", "replay", "ou", "--from", "3"],
         &["sink", "replay", "out", "--from", "99"],
+        &["sink", "dead-letter", "list", "ou"],
+        &["sink", "dead-letter", "replay", "out"],
     ];
     let mut live = Vec::new();
     for arguments in commands {
@@ -166,8 +180,7 @@ async fn every_command_says_the_same_of_a_process_and_of_its_files() {
         assert_eq!((&stopped.stdout, &stopped.stderr, stopped.code), (&live.stdout, &live.stderr, live.code), "{both}");
         assert!(live.code != Some(0) || !live.stdout.is_empty(), "nothing is said: {both}");
         let is_table = !arguments.contains(&"json") && !arguments.contains(&"export") && arguments[1] != "show";
-        let fits = live.stdout.lines().all(|line| line.chars().count() <= 80);
-        assert!(!is_table || fits, "wider than 80 columns: {both}");
+        assert!(!is_table || !live.stdout.contains('…'), "cut in a pipe: {both}");
     }
 
     // What is said is true.
@@ -178,7 +191,7 @@ async fn every_command_says_the_same_of_a_process_and_of_its_files() {
     assert_eq!(of(&["log", "export"]), fs::read_to_string(case.kubetide.path("out.ndjson")).unwrap());
     assert_eq!(of(&["log", "export", "--from", "5", "--to", "7"]).lines().count(), 3);
     let c3 = of(&["log", "export", "--from", "1h", "--object", "default/c3", "--stream", "configmaps"]);
-    assert_eq!(c3.lines().count(), 2, "{c3}");
+    assert_eq!(c3.lines().count(), 4, "its two states, and the beginning and end of its stream's snapshot: {c3}");
     let object: Value = serde_json::from_str(&of(&["objects", "get", "configmaps", "c3", "--output", "json"])).unwrap();
     assert_eq!((&object["data"]["n"], &object["kind"]), (&json!("1"), &json!("ConfigMap")));
     let deleted: Value =
@@ -212,6 +225,22 @@ async fn a_bad_operand_is_named_with_what_is_allowed_and_the_nearest_word() {
     refused(&["tail", "--since", "99"], 1, &["no record 99"]).await;
     refused(&["sink", "replay", "ou", "--from", "3"], 2, &["found ou", "did you mean out"]).await;
     refused(&["log", "purge", "--before", "5"], 2, &["0 of 1 segments", "--yes"]).await;
+    refused(&["log", "export", "--from", "9", "--to", "5"], 2, &["from 9 to 5"]).await;
+    for (arguments, names) in [
+        (&["log", "show", "x"][..], ["found \"x\"", "allowed: a seq such as 1042"]),
+        (&["log", "show", "0"], ["found \"0\"", "from 1 on"]),
+        (&["sink", "replay", "out", "--from", "1h"], ["found \"1h\"", "--since"]),
+        (&["tail", "--namespace", ""], ["--namespace", "empty"]),
+        (&["tail", "--stream", "configmaps,"], ["--stream", "empty"]),
+        (&["objects", "get", "configmaps", ""], ["NAME", "empty"]),
+    ] {
+        let ended = case.run(arguments).await;
+        assert_eq!(ended.code, Some(2), "{ended:#?}");
+        assert!(names.iter().all(|name| ended.stderr.contains(name)), "{names:?}: {ended:#?}");
+    }
+    let mut nowhere = Command::new(env!("CARGO_BIN_EXE_kubetide"));
+    nowhere.args(["log", "list"]);
+    ended(nowhere).await.assert_refused(2, &["--config", "--data-dir"]);
     for arguments in [&["log", "export", "--from", "soon"][..], &["sink", "replay", "out", "--since", "12"]] {
         let ended = case.run(arguments).await;
         assert_eq!(ended.code, Some(2), "{ended:#?}");
@@ -297,7 +326,7 @@ async fn tail_shows_changes_as_they_come_filtered_cut_and_without_end() {
             break;
         }
     }
-    assert!(shown[0].contains("~ core/configmaps@default  default/c5"), "{shown:?}");
+    assert!(shown[0].contains("@default  default/c5  data.n \"0\" → v0"), "what has changed goes last: {shown:?}");
     assert!(shown[1].contains("default/a") && shown[1].contains('…'), "cut in the middle: {shown:?}");
     assert!(shown.iter().all(|line| line.chars().count() <= 60), "{shown:?}");
     case.create("new");
@@ -347,7 +376,7 @@ async fn a_terminal_gets_colours_unless_they_are_not_wanted_and_lines_of_its_own
     let mut plain = tail();
     plain.env("NO_COLOR", "1");
     let narrow = on_terminal(plain, 50);
-    assert!(narrow.contains("~ core/configmaps@default  ") && !narrow.contains('\u{1b}'), "{narrow:?}");
+    assert!(narrow.contains("default  default/c3  data.n") && !narrow.contains('\u{1b}'), "{narrow:?}");
     assert!(narrow.lines().all(|line| line.trim_end().chars().count() <= 50), "{narrow}");
     assert!(narrow.lines().any(|line| line.contains(": 10 objects")), "{narrow}");
     let coloured = on_terminal(tail(), 80);
@@ -417,4 +446,58 @@ async fn verify_names_file_and_offset_of_damage_and_exits_with_1() {
     assert_eq!(live.code, Some(1), "{live:#?}");
     assert!(live.stdout.contains("damaged"), "{live:#?}");
     assert!(live.stderr.contains("00000000000000000001.seg is damaged at byte "), "{live:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_that_fails_leaves_no_file_that_looks_like_one() {
+    let case = Case::running().await;
+    let into = case.directory.path().join("exports");
+    fs::create_dir(&into).unwrap();
+    let file = into.join("all.ndjson");
+    let export = case.command(&["log", "export", "--file", file.to_str().unwrap()]);
+    // A file may have 512 bytes, and an attempt at more fails as a full volume does.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$@\"", "sh"]);
+    limited.arg(export.get_program()).args(export.get_args());
+    ended(limited).await.assert_refused(1, &["cannot write to", "all.ndjson"]);
+    assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "neither the file nor a part of it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_hangs_is_told_with_69_and_not_waited_for() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let case = Case::running().await;
+    let pid = Pid::from_raw(i32::try_from(case.kubetide.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let (asked, ordered) = tokio::join!(case.run(&["log", "list"]), case.run(&["sink", "resnapshot", "out"]));
+    kill_process(pid, Signal::CONT).unwrap();
+    asked.assert_refused(69, &["has not answered for 10 s", "restart"]);
+    ordered.assert_refused(69, &["has not answered for 10 s", "restart"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_waits_for_a_command_that_has_the_directory_for_a_moment() {
+    let mut case = Case::running().await;
+    assert!(case.kubetide.terminate().success());
+    let lock = fs::File::open(case.data().join("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    case.run(&["log", "list"]).await.assert_refused(69, &["is in use", "another command"]);
+    case.kubetide.start();
+    while !case.kubetide.log().contains("waiting for the data directory") {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        assert!(!case.kubetide.log().contains("error: "), "it has given up: {}", case.kubetide.log());
+    }
+    drop(lock);
+    case.kubetide.readiness_when("it is ready", |status, _| status == 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_without_a_zone_is_the_one_that_tail_shows() {
+    let case = Case::running().await;
+    let shown = case.said(&["tail", "--no-follow", "--lines", "1"]).await;
+    let (day, time) = (&shown.lines().next().unwrap()["── ".len()..], &shown.lines().nth(1).unwrap()[..8]);
+    for since in [time.to_owned(), format!("{day}T{time}"), format!("{day} {time}")] {
+        let again = case.said(&["tail", "--no-follow", "--since", &since]).await;
+        assert!(again.ends_with(shown.lines().nth(1).unwrap().trim_end()) || again.contains("default/c4"), "{again}");
+    }
 }

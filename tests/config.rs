@@ -61,7 +61,10 @@ fn the_reference_equals_the_defaults() {
     assert_eq!(Config { streams: vec![], sinks: vec![], ..read }, Config::default());
 
     let required = "streams: [{resource: deployments.apps}]\nsinks:\n  \
-        - {name: audit, type: file, path: /var/lib/kubetide/audit.ndjson}\n  - {name: screen, type: stdout}\n";
+        - {name: audit, type: file, path: /var/lib/kubetide/audit.ndjson}\n  - {name: screen, type: stdout}\n  \
+        - {name: events, type: kafka, brokers: ['kafka-0.kafka:9093']}\n  \
+        - {name: bus, type: nats, servers: ['nats://nats:4222']}\n  \
+        - {name: cmdb, type: webhook, url: 'https://cmdb.example.com/changes'}\n";
     let short = loaded("c.yaml", required).unwrap();
     assert_eq!((streams, sinks), (short.streams, short.sinks));
 }
@@ -134,7 +137,7 @@ fn unknown_keys_are_refused_with_their_path_the_nearest_and_the_allowed_ones() {
     assert_refused("sink: []", &["sink: unknown key", "did you mean sinks?", top]);
     assert_refused("List: {page_size: 1}", &["List: unknown key", "did you mean list?"]);
     assert_refused("list: {list: 1}", &["list.list: unknown key; allowed: page_size"]);
-    let common = "allowed: path, name, format, streams, delivery, start, when_behind, batch, retry, type";
+    let common = "allowed: path, rotate, name, format, streams, filter, delivery, start, when_behind, batch, retry, oversize, dead_letter, type";
     assert_refused("sinks: [{name: a, type: file, pth: x}]", &["sinks[0].pth: unknown", "did you mean path?", common]);
     assert_refused("sinks: [{nme: a, type: stdout}]", &["sinks[0].nme: unknown", "did you mean name?"]);
     assert_refused("zzz: 1", &["zzz: unknown key; allowed: "]);
@@ -155,8 +158,11 @@ fn bad_values_are_refused_with_what_was_found_and_what_is_expected() {
         ("sinks: 3", "sinks: found 3, expected a list"),
         ("sinks: [3]", "sinks[0]: found 3, expected a map"),
         ("sinks: [{type: stdout}]", "sinks[0].name: missing"),
-        ("sinks: [{name: a}]", "sinks[0].type: missing; allowed: file, stdout"),
-        ("sinks: [{name: a, type: fil}]", "sinks[0].type: found \"fil\"; did you mean file? allowed: file, stdout"),
+        ("sinks: [{name: a}]", "sinks[0].type: missing; allowed: kafka, nats, webhook, file, stdout"),
+        (
+            "sinks: [{name: a, type: fil}]",
+            "sinks[0].type: found \"fil\"; did you mean file? allowed: kafka, nats, webhook, file, stdout",
+        ),
         ("sinks: [{name: a, type: file}]", "sinks[0].path: missing"),
         ("sinks: [{name: 007, type: stdout}]", "sinks[0].name: found 7, expected text"),
         (
@@ -199,6 +205,67 @@ fn what_cannot_be_together_is_refused() {
         (sinks("{name: a, type: file, path: x}, {name: b, type: file, path: x}"), "sinks[1]: writes to the same place"),
         (sinks("{name: a, type: file, path: ''}"), "sinks[0].path: empty"),
         (sinks("{name: a, type: stdout, retry: {max_ms: 1}}"), "sinks[0].retry.initial_ms: found 500, which is more"),
+        (
+            sinks("{name: a, type: stdout, filter: 'grup == 1'}"),
+            "sinks[0].filter: found grup, which a filter does not know",
+        ),
+        (sinks("{name: a, type: stdout, filter: 'kind'}"), "sinks[0].filter: found \"kind\", which is"),
+        (sinks("{name: a, type: stdout, delivery: exactly_once}"), "sinks[0].delivery: "),
+        (sinks("{name: a, type: file, path: x, delivery: exactly_once}"), "sinks[0].delivery: "),
+        (sinks("{name: a, type: webhook, url: 'http://h', delivery: exactly_once}"), "sinks[0].delivery: "),
+        (sinks("{name: a, type: webhook, url: 'ftp://h'}"), "sinks[0].url: "),
+        (sinks("{name: a, type: kafka, brokers: []}"), "sinks[0].brokers: "),
+        (
+            sinks("{name: a, type: kafka, brokers: ['h:1'], topic: '{nmae}'}"),
+            "sinks[0].topic: found {nmae}, allowed: {cluster}",
+        ),
+        (sinks("{name: a, type: kafka, brokers: ['h:1'], properties: {acks: 1}}"), "sinks[0].properties.acks: "),
+        (
+            sinks("{name: a, type: file, path: x, dead_letter: {topic: t}}"),
+            "sinks[0].dead_letter.topic: found \"t\", which only a sink of type kafka can write to; allowed here: path",
+        ),
+        (
+            sinks("{name: a, type: kafka, brokers: ['h:1'], dead_letter: {subject: t}}"),
+            "sinks[0].dead_letter.subject: found \"t\", which only a sink of type nats can write to; allowed here: path, topic",
+        ),
+        (
+            sinks("{name: a, type: nats, servers: ['nats://h'], dead_letter: {subject: a, path: b}}"),
+            "sinks[0].dead_letter: found path and subject, allowed: one of path",
+        ),
+        (
+            sinks("{name: a, type: kafka, brokers: ['h:1'], dead_letter: {topic: 'a b'}}"),
+            "sinks[0].dead_letter.topic: found ' '",
+        ),
+        (
+            sinks("{name: a, type: kafka, brokers: ['h:1'], topic: all, dead_letter: {topic: all}}"),
+            "sinks[0].dead_letter.topic: found all, expected a topic that nothing else is written to",
+        ),
+        (
+            sinks("{name: a, type: kafka, brokers: ['h:1'], dead_letter: {topic: kubetide-cursors}}"),
+            "sinks[0].dead_letter.topic: found kubetide-cursors, expected a topic",
+        ),
+        (
+            sinks("{name: a, type: nats, servers: ['nats://h'], dead_letter: {subject: 'a.*'}}"),
+            "sinks[0].dead_letter.subject: ",
+        ),
+        (
+            sinks("{name: a, type: nats, servers: ['nats://h'], dead_letter: {subject: 'a.{name}'}}"),
+            "sinks[0].dead_letter.subject: ",
+        ),
+        (sinks("{name: a, type: stdout, dead_letter: {path: ''}}"), "sinks[0].dead_letter.path: empty"),
+        (sinks("{name: a, type: stdout, dead_letter: {pth: x}}"), "sinks[0].dead_letter.pth: unknown key"),
+        (
+            sinks(
+                "{name: a, type: stdout, dead_letter: {path: x}}, {name: b, type: file, path: y, dead_letter: {path: x}}",
+            ),
+            "sinks[1].dead_letter.path: is that of sinks[0]",
+        ),
+        (sinks("{name: a, type: nats, servers: []}"), "sinks[0].servers: "),
+        (sinks("{name: a, type: nats, servers: ['nats://h'], subject: 'a.*'}"), "sinks[0].subject: "),
+        (
+            sinks("{name: a, type: nats, servers: ['nats://h'], delivery: exactly_once, batch: {max_records: 1000}}"),
+            "sinks[0].batch.max_records: found 1000",
+        ),
     ] {
         assert_refused(&text, &[told]);
     }

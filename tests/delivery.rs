@@ -13,10 +13,10 @@ use bytes::Bytes;
 use kubetide::{
     backoff::Backoff,
     change::{Managed, ObjectKey, Observed, ResourceVersion, Writers},
-    changelog::{Changelog, Cursor, CursorFile, Entry, Setup},
+    changelog::{Changelog, Cursor, CursorFile, Entry, Setup, Slot},
     clock::Clock,
-    config::{Start, WhenBehind},
-    delivery::{DeliveryError, Limits, Orders, Pump},
+    config::{Oversize, Start, WhenBehind},
+    delivery::{DeadLetters, DeliveryError, Limits, Orders, Policy, Pump, Refusals},
     vitals::Vitals,
 };
 use kubetide_sink::{Batch, Sink, SinkError, Stream, sample};
@@ -53,7 +53,7 @@ struct Scripted {
 
 #[async_trait]
 impl Sink for Scripted {
-    async fn deliver(&mut self, batch: &Batch) -> Result<(), SinkError> {
+    async fn deliver(&mut self, batch: &Batch, _: Option<&Bytes>) -> Result<(), SinkError> {
         let answer = {
             let mut received = self.received.lock().unwrap();
             received.cursors.push((self.cursor)());
@@ -69,8 +69,19 @@ impl Sink for Scripted {
             Answer::Take => Ok(()),
             Answer::Reject => Err(SinkError::retry("rejected")),
             Answer::TakeAndHang => std::future::pending().await,
-            Answer::Close => Err(SinkError::Fatal("closed".into())),
+            Answer::Close => Err(SinkError::fatal("closed")),
         }
+    }
+}
+
+/// A receiver that keeps the cursor.
+struct Keeper(Arc<Mutex<Vec<Bytes>>>);
+
+#[async_trait]
+impl Sink for Keeper {
+    async fn deliver(&mut self, _: &Batch, cursor: Option<&Bytes>) -> Result<(), SinkError> {
+        self.0.lock().unwrap().extend(cursor.cloned());
+        Ok(())
     }
 }
 
@@ -96,6 +107,32 @@ async fn append(log: &Changelog, stream: &Arc<Stream>, versions: std::ops::Range
     appender.flush().await.unwrap();
 }
 
+/// A pump that takes all streams, at least once.
+fn pump(log: &Changelog, sink: Box<dyn Sink>, max_records: usize, drain: &CancellationToken) -> Pump {
+    Pump {
+        name: "out".into(),
+        vitals: Vitals::new().sink("out"),
+        sink,
+        cluster: sample::stream("pods", "Pod").cluster,
+        view: log.view(),
+        cursor: attach(log),
+        limits: Limits { max_records, max_bytes: 1 << 20, max_wait: Duration::ZERO },
+        backoff: Backoff::new(Duration::from_millis(1)),
+        longest_pause: Duration::from_millis(2),
+        streams: Vec::new(),
+        policy: Policy {
+            filter: None,
+            oversize: Oversize::Truncate,
+            letters: DeadLetters::new("unused".into(), "out"),
+            exactly_once: false,
+        },
+        refusals: Refusals::default(),
+        orders: Orders::new().1,
+        clock: Clock::system(),
+        drain: drain.clone(),
+    }
+}
+
 /// A pump at work, and the receiver's side of it.
 struct Delivery {
     received: Arc<Mutex<Received>>,
@@ -108,9 +145,8 @@ impl Delivery {
     fn start(log: &Changelog, max_records: usize, streams: &[&str], answers: &[Answer]) -> Self {
         let received = Arc::new(Mutex::new(Received { answers: answers.to_vec(), ..Received::default() }));
         let (sender, changed) = watch::channel(0);
-        let cursor = attach(log);
         // A second handle on the same file: what a restart would find at this moment.
-        let path = cursor.path().parent().unwrap().parent().unwrap().to_path_buf();
+        let path = attach(log).path().parent().unwrap().parent().unwrap().to_path_buf();
         let log_id = log.log_id().to_owned();
         let sink = Scripted {
             received: received.clone(),
@@ -118,21 +154,8 @@ impl Delivery {
             cursor: Box::new(move || durable_cursor(&path, &log_id)),
         };
         let drain = CancellationToken::new();
-        let pump = Pump {
-            name: "out".into(),
-            vitals: Vitals::new().sink("out"),
-            sink: Box::new(sink),
-            cluster: sample::stream("pods", "Pod").cluster,
-            view: log.view(),
-            cursor,
-            limits: Limits { max_records, max_bytes: 1 << 20, max_wait: Duration::ZERO },
-            backoff: Backoff::new(Duration::from_millis(1)),
-            longest_pause: Duration::from_millis(2),
-            streams: streams.iter().map(|name| (*name).into()).collect(),
-            orders: Orders::new().1,
-            clock: Clock::system(),
-            drain: drain.clone(),
-        };
+        let streams = streams.iter().map(|name| (*name).into()).collect();
+        let pump = Pump { streams, ..pump(log, Box::new(sink), max_records, &drain) };
         Self { received, changed, drain, task: tokio::spawn(pump.run()) }
     }
 
@@ -195,6 +218,33 @@ async fn the_cursor_moves_only_past_what_the_sink_has_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_noted_as_under_way_in_the_write_that_acknowledges_the_one_before_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = open(directory.path());
+    append(&log, &stream("pods"), 1..=35).await;
+    let (kept, drain) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
+    let mut pump = pump(&log, Box::new(Keeper(kept.clone())), 10, &drain);
+    pump.policy.exactly_once = true;
+    let task = tokio::spawn(pump.run());
+    let since = std::time::Instant::now();
+    while durable_cursor(directory.path(), log.log_id()).acknowledged < 35 {
+        assert!(since.elapsed() < Duration::from_secs(30), "everything is delivered in time");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drain.cancel();
+    task.await.unwrap().unwrap();
+    let kept: Vec<Slot> = kept.lock().unwrap().iter().map(|bytes| Slot::of_bytes(bytes).unwrap()).collect();
+    let said: Vec<_> = kept.iter().map(|slot| (slot.cursor().acknowledged, slot.cursor().in_flight)).collect();
+    // A batch that is not full is not under way before it is due.
+    assert_eq!(said, [(10, Some((11, 20))), (20, Some((21, 30))), (30, None), (35, None)]);
+    let writes =
+        |slot: &Slot| serde_json::from_slice::<serde_json::Value>(&slot.to_bytes()).unwrap()["generation"].clone();
+    let first = writes(&kept[0]).as_u64().unwrap();
+    // One write for each full batch; before one that was not noted, one more.
+    assert_eq!(kept.iter().map(|slot| writes(slot).as_u64().unwrap() - first).collect::<Vec<_>>(), [0, 1, 2, 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_kill_between_delivery_and_cursor_repeats_exactly_that_batch_and_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let pods = stream("pods");
@@ -244,6 +294,20 @@ async fn a_sink_gets_only_the_streams_it_names_and_a_restart_does_not_go_back() 
     assert_eq!(seqs(&delivery.drained().await), [6, 7, 8]);
     assert!(attach(&log).cursor().acknowledged >= 8, "what it does not take is passed all the same");
     assert_eq!(seqs(&Delivery::start(&log, 100, &["core/nodes"], &[Answer::Take]).drained().await), [] as [u64; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_sink_does_not_take_is_acknowledged_though_nothing_else_comes() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = open(directory.path());
+    let delivery = Delivery::start(&log, 100, &["core/nodes"], &[Answer::Take]);
+    append(&log, &stream("pods"), 1..=5).await;
+    let since = std::time::Instant::now();
+    while durable_cursor(directory.path(), log.log_id()).acknowledged < 5 {
+        assert!(since.elapsed() < Duration::from_secs(30), "the log would be kept for a sink that wants nothing of it");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(seqs(&delivery.drained().await), [] as [u64; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -208,14 +208,144 @@ async fn the_cmdb_is_the_cluster_after_kills_gaps_replays_snapshots_and_all_of_i
     case.assert_in_step().await;
 
     // The whole file again, into the same tables, as if the consumer had forgotten how far it was.
-    let moved = case.kubetide.path("moved.ndjson");
-    fs::copy(case.kubetide.path("out.ndjson"), &moved).unwrap();
-    python(&[&example("cmdb.py"), &moved, &case.database()]).await;
-    assert_eq!(case.table().await, case.cluster());
+    let forget =
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute(\"DELETE FROM place\"); db.commit()";
+    fs::write(&program, forget).unwrap();
+    python(&[&program, &case.database()]).await;
+    let (again, table) = case.consume().await;
+    assert_eq!((again, table), (case.kubetide.records().len(), case.cluster()));
 
     // Not in step because nothing happened.
     let records = case.kubetide.records();
     for (stream, _) in STREAMS {
         assert!(count_of(&records, stream, "delete") >= 3 && count_of(&records, stream, "gap") >= 1, "{stream}");
     }
+}
+
+/// The consumer alone, on lines that are written by hand.
+struct Alone {
+    directory: TempDir,
+}
+
+impl Alone {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Runs it on this file.
+    async fn consume(&self, file: &str) -> ended::Ended {
+        let mut command = Command::new("python3");
+        command.arg(example("cmdb.py")).arg(self.path(file)).arg(self.path("cmdb.sqlite"));
+        ended(command).await
+    }
+
+    /// Runs it, and asserts that it has read so many records and is content.
+    async fn reads(&self, records: usize) {
+        let ended = self.consume("out.ndjson").await;
+        assert_eq!(ended.code, Some(0), "{ended:#?}");
+        assert!(ended.stdout.starts_with(&format!("read {records} records: ")), "{records}: {ended:#?}");
+    }
+}
+
+/// One config map per seq.
+fn created(seqs: std::ops::RangeInclusive<u64>) -> String {
+    let record = |seq: u64| {
+        json!({
+            "schema": "kubetide.change.v1", "id": format!("id-{seq}"), "log": {"id": "log", "seq": seq},
+            "op": "create", "origin": "watch", "cluster": {"name": "c"}, "stream": "core/configmaps",
+            "namespace": "n", "name": format!("m{seq}"), "uid": format!("u{seq}"), "resource_version": seq.to_string(),
+            "observed_at": "2026-11-18T08:53:48.828403Z", "change": null, "actor": null, "object": {},
+        })
+    };
+    seqs.map(|seq| in_order(&record(seq)) + "\n").collect()
+}
+
+/// As kubetide writes it: the schema first.
+fn in_order(record: &Value) -> String {
+    let text = record.to_string();
+    let schema = r#""schema":"kubetide.change.v1""#;
+    let rest = text[1..].replace(&format!(",{schema}"), "");
+    format!("{{{schema},{rest}")
+}
+
+/// A control record; without a stream it is of scope sink.
+fn control(op: &str, seq: u64, stream: Option<&str>) -> String {
+    let record = json!({
+        "schema": "kubetide.change.v1", "id": format!("{op}-{seq}"), "log": {"id": "log", "seq": seq}, "op": op,
+        "cluster": {"name": "c"}, "stream": stream, "observed_at": "2026-11-18T08:53:48.828403Z",
+        "scope": if stream.is_some() { "stream" } else { "sink" }, "reason": "expired", "from": {"at": null},
+    });
+    in_order(&record) + "\n"
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cmdb_reads_the_rest_of_a_file_that_was_rotated_by_moving_or_by_copying() {
+    let case = Alone::new();
+    let out = case.path("out.ndjson");
+    fs::write(&out, created(1..=5)).unwrap();
+    case.reads(5).await;
+    // Moved, twice.
+    fs::write(&out, created(1..=7)).unwrap();
+    fs::rename(&out, case.path("out.ndjson.2")).unwrap();
+    // The older one, however coarse the clock of the volume is.
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3_600);
+    fs::File::options().append(true).open(case.path("out.ndjson.2")).unwrap().set_modified(long_ago).unwrap();
+    fs::write(case.path("out.ndjson.1"), created(8..=9)).unwrap();
+    fs::write(&out, created(10..=11)).unwrap();
+    case.reads(6).await;
+    // Moved, and there is no new one yet.
+    fs::write(&out, created(10..=12)).unwrap();
+    fs::rename(&out, case.path("out.ndjson-20261118")).unwrap();
+    case.reads(1).await;
+    fs::write(&out, created(13..=14)).unwrap();
+    case.reads(2).await;
+    // Copied, and cut.
+    fs::write(case.path("out.ndjson-20261119"), created(13..=15)).unwrap();
+    fs::write(&out, created(16..=40)).unwrap();
+    case.reads(26).await;
+    case.reads(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cmdb_says_that_records_are_missing_until_a_snapshot_has_mended_it() {
+    let case = Alone::new();
+    let out = case.path("out.ndjson");
+    fs::write(&out, created(1..=5)).unwrap();
+    case.reads(5).await;
+    // Another file, whose lines are cut elsewhere, and without a hole: what was read comes again.
+    fs::write(&out, control("replay", 2, None) + &created(3..=7)).unwrap();
+    case.reads(6).await;
+    fs::write(&out, created(9..=20)).unwrap();
+    for _ in 0..2 {
+        let ended = case.consume("out.ndjson").await;
+        assert_eq!(ended.code, Some(1), "{ended:#?}");
+        assert!(ended.stderr.contains("log/7 are missing") && ended.stderr.contains("sink resnapshot"), "{ended:#?}");
+    }
+    // The end of a snapshot whose beginning is not there proves nothing.
+    let mut text = created(9..=20) + &control("snapshot_finished", 20, None) + &control("resync_finished", 20, None);
+    fs::write(&out, &text).unwrap();
+    assert_eq!(case.consume("out.ndjson").await.code, Some(1));
+    text += &(control("snapshot_started", 20, None) + &created(9..=20) + &control("snapshot_finished", 20, None));
+    fs::write(&out, &text).unwrap();
+    case.reads(14).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cmdb_keeps_one_file_and_closes_the_gap_of_a_stream_that_is_no_longer_followed() {
+    let case = Alone::new();
+    let stream = Some("core/configmaps");
+    let text = created(1..=3) + &control("gap", 4, stream);
+    fs::write(case.path("out.ndjson"), &text).unwrap();
+    assert!(case.consume("out.ndjson").await.stdout.contains("1 gaps (1 open)"));
+    fs::write(case.path("out.ndjson"), text + &control("stream_removed", 5, stream)).unwrap();
+    let said = case.consume("out.ndjson").await.stdout;
+    assert!(said.contains("1 gaps (0 open)") && said.contains("3 core/configmaps"), "its objects stay: {said}");
+    fs::write(case.path("other.ndjson"), control("snapshot_started", 1, None)).unwrap();
+    let refused = case.consume("other.ndjson").await;
+    assert_eq!(refused.code, Some(1), "{refused:#?}");
+    assert!(refused.stderr.contains("is the database of") && refused.stderr.contains("other.ndjson"), "{refused:#?}");
 }

@@ -892,6 +892,7 @@ async fn a_stream_comes_and_goes_with_the_configuration_and_the_others_stay_wher
     assert_eq!(finished["counts"], json!({"create": 1, "update": 0, "delete": 1, "unchanged": 1}));
     assert_eq!(ops_of(new, "deleted"), [("delete", "list")]);
     assert_eq!(ops_of(new, "created"), [("create", "list")]);
+    assert_eq!(ops_of(new, "kept"), [("snapshot", "list")], "for whoever was given everything meanwhile");
     assert_eq!(controls(new, "stream_removed")[0]["stream"], format!("core/serviceaccounts@{namespace}"));
     let lists = server.requests().await.unwrap().since(&lists_before);
     assert_eq!(lists.lists("configmaps"), 0, "the one that stayed was never listed again");

@@ -97,24 +97,36 @@ struct Consumer {
     gaps: Vec<Value>,
     deletes: HashSet<String>,
     finished: Vec<Value>,
+    /// The last place of the log.
+    seq: u64,
+    /// Places of the log that are missing, and updates of something else than the state before.
+    holes: usize,
 }
 
 impl Consumer {
     fn take(&mut self, record: &Value) {
         let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
         let op = text("op");
+        if record["scope"] != "sink" {
+            let seq = record["log"]["seq"].as_u64().unwrap();
+            self.holes += usize::from(seq > self.seq + 1);
+            self.seq = seq;
+        }
         match op.as_str() {
             "gap" => return self.gaps.push(record.clone()),
             "resync_finished" | "snapshot_finished" => return self.finished.push(record.clone()),
             "snapshot" | "create" | "update" | "delete" => {}
             _ => return,
         }
-        if !self.ids.insert(text("id")) {
-            self.repeated += 1;
-        }
         let version: u64 = text("resource_version").parse().unwrap();
         let newest = self.newest.entry(text("uid")).or_default();
-        assert!(version >= *newest, "{} went back from {newest} to {version}", text("name"));
+        if self.ids.insert(text("id")) {
+            self.holes += usize::from(op == "update" && text("previous_resource_version") != newest.to_string());
+            assert!(version >= *newest, "{} went back from {newest} to {version}", text("name"));
+        } else {
+            // A batch that comes again after a kill begins with the older states that are in it, and ends where it ended.
+            self.repeated += 1;
+        }
         *newest = version;
         let key = (text("stream"), text("namespace"), text("name"));
         if op == "delete" {
@@ -306,6 +318,7 @@ log: {{max_bytes: 1048576, retention_secs: 0}}
         in_catch_up += usize::from(len(&anew) > 0 && Consumer::of_file(&anew).finished.is_empty());
     }
     assert!(is_trimmed(&instance));
+    assert_eq!(at_removal, kills * 3 / 10);
     assert!(in_catch_up * 20 >= kills, "only {in_catch_up} of {kills} kills fell into a catch-up");
     instance.start();
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -427,10 +440,12 @@ async fn a_dead_sink_costs_the_healthy_one_nothing_and_comes_back_to_one_gap_and
     until("the log is trimmed", || oldest(&instance).is_some_and(|oldest| oldest > head + 1_000)).await;
     beside_a_dead_one.sort_by(f64::total_cmp);
     let beside_a_dead_one = p50_p99(&beside_a_dead_one);
-    // Side by side in one run. A machine that is busy with something else may double a median for a while; a sink that waits for
-    // another one would be at the length of the whole part.
-    let [living, dead] = [beside_a_living_one[0], beside_a_dead_one[0]];
-    assert!(dead < living * 3.0 + 20.0, "the lag beside a dead sink is {dead} ms instead of {living} ms");
+    // Side by side in one run, and only where nothing else runs beside it: on a busy machine either half may be the slow one. What
+    // holds on any machine is below, that the healthy sink gets everything while the other one hangs.
+    if torture() {
+        let [living, dead] = [beside_a_living_one[0], beside_a_dead_one[0]];
+        assert!(dead < living * 2.0 + 5.0, "the lag beside a dead sink is {dead} ms instead of {living} ms");
+    }
     assert!(rss[2] < rss[0] * 1.25 + 8.0, "the memory grew: {rss:.0?} MiB");
     let changes = churn.stop();
     let there_is = there_is(server.cluster());
@@ -477,44 +492,83 @@ async fn with_block_nothing_is_lost_and_readiness_is_red_meanwhile() {
     instance.readiness_when("it is ready again", |status, _| status == 200).await;
     let consumer = back.consumer.lock().unwrap();
     // Every gap would be a hole in the audit, unless the API server itself had forgotten meanwhile.
-    assert_eq!((consumer.gaps.len(), consumer.repeated), (0, 0));
+    assert_eq!((consumer.gaps.len(), consumer.repeated, consumer.holes), (0, 0, 0));
     println!("{changes} changes, {} records", consumer.ids.len());
     instance.kill();
 }
 
+/// Where a volume of its own is mounted, which the process alone sees.
+enum Full {
+    /// On the whole data directory: appending is blocked before the store finds no room, or just after.
+    Directory,
+    /// Only below the store: the log goes on until the store has failed.
+    Store,
+}
+
+async fn fill_and_make_room(full: Full) {
+    let server = cluster_with(500).await;
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = server.kubeconfig(directory.path()).unwrap();
+    let mut instance = Instance::with_streams(&kubeconfig, &["{resource: configmaps}"], "");
+    let mounted = match full {
+        Full::Directory => instance.path("data"),
+        Full::Store => instance.path("data").join("store"),
+    };
+    std::fs::create_dir_all(&mounted).unwrap();
+    instance.start_in_shell(&format!("mount -t tmpfs -o size=64m tmpfs {}", mounted.display()));
+    instance.records_when_listed(1).await;
+    // Through the root directory of the process it can be reached from here.
+    let ballast = format!("/proc/{}/root{}/ballast", instance.pid(), mounted.display());
+    let churn = Churn::start(server.cluster(), 500);
+    for _ in 0..2 {
+        let file = std::fs::File::create(&ballast).unwrap();
+        // As much as there is room for, and all that comes free.
+        let mut size = 0;
+        let block = vec![1; 64 * 1024];
+        while std::os::unix::fs::FileExt::write_all_at(&file, &block, size).is_ok() {
+            size += block.len() as u64;
+        }
+        let is_blocked = |status, text: &str| status == 503 && text.contains("make room on the volume");
+        instance.readiness_when("appending is blocked", is_blocked).await;
+        drop(file);
+        std::fs::remove_file(&ballast).unwrap();
+        instance.readiness_when("it goes on", |status, _| status == 200).await;
+    }
+    churn.stop();
+    let there_is = there_is(server.cluster());
+    until_folded(&[&instance.path("out.ndjson")], &there_is).await;
+    let consumer = Consumer::of_file(&instance.path("out.ndjson"));
+    assert_eq!((consumer.gaps.len(), consumer.repeated, consumer.holes), (0, 0, 0));
+    assert!(instance.terminate().success());
+    let log = std::fs::read_to_string(instance.path("log")).unwrap();
+    if matches!(full, Full::Store) {
+        assert_eq!(log.matches("opening the log anew").count(), 2, "{log}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_volume_blocks_and_when_there_is_room_again_it_goes_on_without_loss() {
-    let server = cluster_with(500).await;
+    fill_and_make_room(Full::Directory).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_finds_no_room_blocks_and_when_there_is_room_again_it_goes_on_without_loss() {
+    fill_and_make_room(Full::Store).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_on_a_full_volume_waits_for_room() {
+    let server = cluster_with(20).await;
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = server.kubeconfig(directory.path()).unwrap();
     let mut instance = Instance::with_streams(&kubeconfig, &["{resource: configmaps}"], "");
     let data = instance.path("data");
     std::fs::create_dir(&data).unwrap();
-    // A volume of its own, seen by this process alone; through its root directory it can be reached from here.
-    instance.start_in_shell(&format!("mount -t tmpfs -o size=64m tmpfs {}", data.display()));
-    instance.records_when_listed(1).await;
-    let volume = format!("/proc/{}/root{}", instance.pid(), data.display());
-    let ballast = Path::new(&volume).join("ballast");
-    let mut size = 0;
-    let churn = Churn::start(server.cluster(), 500);
-    let file = std::fs::File::create(&ballast).unwrap();
-    // As much as there is room for, and all that comes free.
-    let block = vec![1; 64 * 1024];
-    while std::os::unix::fs::FileExt::write_all_at(&file, &block, size).is_ok() {
-        size += block.len() as u64;
-    }
-    instance
-        .readiness_when("appending is blocked", |status, text| {
-            status == 503 && text.contains("make room on the volume")
-        })
-        .await;
-    drop(file);
-    std::fs::remove_file(&ballast).unwrap();
+    let fill = "dd if=/dev/zero of=ballast bs=64k 2>/dev/null";
+    instance.start_in_shell(&format!("mount -t tmpfs -o size=64m tmpfs {0} && (cd {0}; {fill}; true)", data.display()));
+    instance.readiness_when("there is no room", |status, text| status == 503 && text.contains("make room")).await;
+    std::fs::remove_file(format!("/proc/{}/root{}/ballast", instance.pid(), data.display())).unwrap();
     instance.readiness_when("it goes on", |status, _| status == 200).await;
-    churn.stop();
-    let there_is = there_is(server.cluster());
-    until_folded(&[&instance.path("out.ndjson")], &there_is).await;
-    let consumer = Consumer::of_file(&instance.path("out.ndjson"));
-    assert_eq!((consumer.gaps.len(), consumer.repeated), (0, 0));
+    until_folded(&[&instance.path("out.ndjson")], &there_is(server.cluster())).await;
     assert!(instance.terminate().success());
 }

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kubetide_sink::Stream;
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::{Answer, BLOCKS, Desk, Question, Refusal, Reply, Stopped, Words, changes, item, log, objects, sinks};
+use super::{
+    Answer, BLOCKS, Desk, Question, Refusal, Reply, Stopped, Words, changes, item, letters, log, objects, sinks,
+};
 use crate::changelog::Phase;
 
 /// Answers a question. What is wrong with the question itself is said at once; what goes wrong later ends the answer.
@@ -31,6 +34,10 @@ pub async fn answer(desk: &Desk, question: Question) -> Result<Answer, Refusal> 
             let reading = changes::Reading::new(desk, *wanted).await?;
             Ok(begin(async move |reply| reading.run(&reply).await))
         }
+        Question::Letters(sink) => {
+            let reading = letters::Reading::new(desk, &sink)?;
+            Ok(begin(async move |reply| reading.run(&reply).await))
+        }
         Question::Objects(wanted) => {
             let reading = objects::Reading::new(desk, wanted).await?;
             Ok(begin(async move |reply| reading.run(&reply).await))
@@ -44,16 +51,27 @@ where
     F: Future<Output = Result<(), Stopped>> + Send + 'static,
 {
     let (sender, receiver) = mpsc::channel(BLOCKS);
-    let failed = sender.clone();
-    let writing = write(Reply(sender));
     let mut writers = JoinSet::new();
-    writers.spawn(async move {
-        if let Err(Stopped::Refused(refusal)) = writing.await {
-            // If nobody reads any more, nobody needs to know.
-            let _ = failed.send(Err(refusal)).await;
-        }
-    });
+    write_watched(&mut writers, sender.clone(), write(Reply(sender)));
     Answer { blocks: receiver, _writers: writers }
+}
+
+/// Lets somebody write an answer. What stops them ends it, a panic too: it must not look complete.
+pub(super) fn write_watched<F>(writers: &mut JoinSet<()>, failed: mpsc::Sender<Result<Bytes, Refusal>>, write: F)
+where
+    F: Future<Output = Result<(), Stopped>> + Send + 'static,
+{
+    writers.spawn(async move {
+        let mut writing = JoinSet::new();
+        writing.spawn(write);
+        let refusal = match writing.join_next().await {
+            Some(Ok(Err(Stopped::Refused(refusal)))) => refusal,
+            Some(Err(_)) => Refusal::Failed("the answer is not complete: a task that writes it has broken down".into()),
+            Some(Ok(Ok(()) | Err(Stopped::Unread))) | None => return,
+        };
+        // If nobody reads any more, nobody needs to know.
+        let _ = failed.send(Err(refusal)).await;
+    });
 }
 
 fn streams(desk: &Desk) -> Result<Vec<item::Stream>, Refusal> {
@@ -71,9 +89,29 @@ fn streams(desk: &Desk) -> Result<Vec<item::Stream>, Refusal> {
 }
 
 /// The streams that these words stand for: a name, a name without its namespace, or a resource alone. All for none.
+/// Those that are no longer followed too: their records are in the log.
 pub(super) fn streams_for(desk: &Desk, words: &Words) -> Result<Vec<Arc<Stream>>, Refusal> {
-    let known: Vec<_> = desk.view.known().streams().map_err(Refusal::failed)?;
-    let known: Vec<_> = known.into_iter().map(|(stream, _)| Arc::new(stream)).collect();
+    let known = desk.view.known().streams().map_err(Refusal::failed)?;
+    named(known.into_iter().map(|(stream, _)| Arc::new(stream)).collect(), words)
+}
+
+/// The same, but only those that are followed: what was known of the others is as old as their removal.
+pub(super) fn followed_for(desk: &Desk, words: &Words) -> Result<Vec<Arc<Stream>>, Refusal> {
+    let known = desk.view.known().streams().map_err(Refusal::failed)?;
+    let is_removed = |phase: &Phase| matches!(phase, Phase::Removed { .. });
+    let (removed, followed): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, state)| is_removed(&state.phase));
+    let followed: Vec<_> = followed.into_iter().map(|(stream, _)| Arc::new(stream)).collect();
+    for word in &words.0 {
+        let is_followed = followed.iter().any(|stream| stands_for(word, stream));
+        if let Some((stream, _)) = removed.iter().find(|(stream, _)| !is_followed && stands_for(word, stream)) {
+            let why = "its objects are not known any more, its records are in the log";
+            return Err(Refusal::Absent(format!("stream {stream} is no longer followed: {why}")));
+        }
+    }
+    named(followed, words)
+}
+
+fn named(known: Vec<Arc<Stream>>, words: &Words) -> Result<Vec<Arc<Stream>>, Refusal> {
     if words.is_empty() {
         return Ok(known);
     }
@@ -121,4 +159,21 @@ pub(super) fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> O
     // Below this a suggestion is a guess.
     let near = among.map(|other| (score(other), other)).filter(|(score, _)| *score > 0.8);
     near.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, other)| other)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_whose_writer_fails_does_not_look_complete() {
+        let mut answer = begin(async |reply| {
+            reply.items(&[1]).await?;
+            panic!("on purpose");
+        });
+        assert_eq!(answer.next().await.unwrap().unwrap(), "1\n");
+        assert!(matches!(answer.next().await, Some(Err(Refusal::Failed(_)))), "it ends with a refusal");
+        assert!(answer.next().await.is_none());
+    }
 }

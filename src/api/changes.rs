@@ -1,11 +1,16 @@
 //! Records of the log as lines, as far as they are wanted.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use jiff::Timestamp;
 use kubetide_sink::{Body, Class, Op, Record, Stream, format};
 
 use super::{
-    Changes, Desk, Refusal, Reply, Stopped,
+    Changes, Desk, Point, Refusal, Reply, Stopped,
     answer::{streams_for, unknown},
     log::seq_at,
     previous::Previous,
@@ -14,8 +19,12 @@ use crate::changelog::LogReader;
 
 /// A block is sent when it has grown past this.
 const BLOCK_BYTES: usize = 256 * 1024;
+/// …or has waited for this long: whoever sees few matches in a long log sees them as they are found.
+const BLOCK_AGE: Duration = Duration::from_millis(250);
 /// How far back the last records of a kind are looked for.
 const LOOK_BACK: u64 = 100_000;
+/// What is looked at first for them: most often everything matches.
+const FIRST_LOOK: u64 = 100;
 /// Records before the first one that are read to know what the objects were.
 const RUN_UP: u64 = 1_000;
 /// The ops of control records.
@@ -30,7 +39,31 @@ pub(super) struct Reading {
     from: u64,
     /// The last record of what is there already.
     to: u64,
+    end: End,
     previous: Option<Previous>,
+}
+
+/// Where an answer ends that goes on with what comes.
+#[derive(Clone, Copy)]
+enum End {
+    Never,
+    With(u64),
+    Before(Timestamp),
+}
+
+impl End {
+    fn allows(self, record: &Record) -> bool {
+        match self {
+            Self::Never => true,
+            Self::With(seq) => record.seq <= seq,
+            Self::Before(at) => record.observed_at < at,
+        }
+    }
+
+    /// Whether it is known, without looking at the record, that this one is not in the answer.
+    fn is_before(self, next: u64) -> bool {
+        matches!(self, Self::With(seq) if seq < next)
+    }
 }
 
 impl Reading {
@@ -42,44 +75,61 @@ impl Reading {
             Some(point) => seq_at(&desk.view, point).await?.max(1),
             None => oldest,
         };
-        let to = match wanted.to {
-            None => head,
-            Some(point @ super::Point::At(_)) => seq_at(&desk.view, point).await?.saturating_sub(1).min(head),
-            Some(super::Point::Seq(seq)) => seq,
+        let (last, end) = match wanted.to {
+            None => (head, End::Never),
+            Some(Point::Seq(seq)) => (seq, End::With(seq)),
+            Some(point @ Point::At(at)) => match seq_at(&desk.view, point).await?.saturating_sub(1) {
+                last if last < head => (last, End::With(last)),
+                _ => (head, End::Before(at)),
+            },
         };
-        // A place that was named must be there; one that follows from a time is what there is.
-        let is_there = |seq: u64| (oldest..=head).contains(&seq) || (wanted.follow && seq == head + 1);
-        for seq in [wanted.from, wanted.to].into_iter().flatten() {
-            if let super::Point::Seq(seq) = seq
-                && !is_there(seq)
+        check_order(wanted.from.map(|point| (point, from)), wanted.to.map(|point| (point, last)))?;
+        // A place that was named must be there; one that follows from a time is what there is. Whoever follows may name what
+        // is still to come: the next record to begin with, any to end with.
+        let newest = if wanted.follow { [head + 1, u64::MAX] } else { [head, head] };
+        for (point, newest) in [wanted.from, wanted.to].into_iter().zip(newest) {
+            if let Some(Point::Seq(seq)) = point
+                && !(oldest..=newest).contains(&seq)
             {
                 return Err(absent(seq, oldest, head));
             }
         }
         let previous = wanted.was.then(Previous::default);
-        Ok(Self { desk: desk.clone(), wanted, streams, from: from.max(oldest), to, previous })
+        Ok(Self { desk: desk.clone(), wanted, streams, from: from.max(oldest), to: last.min(head), end, previous })
     }
 
     pub(super) async fn run(mut self, reply: &Reply) -> Result<(), Stopped> {
         let stop = self.desk.stop.clone();
         // Also while it waits for a slow reader.
-        stop.run_until_cancelled(self.tell(reply)).await.unwrap_or(Ok(()))
-    }
-
-    async fn tell(&mut self, reply: &Reply) -> Result<(), Stopped> {
-        match self.wanted.last {
-            Some(last) => self.tell_last(last, reply).await?,
-            None => self.tell_range(reply).await?,
-        }
+        let told = stop.run_until_cancelled(self.tell_past(reply)).await;
+        // Part of the past must not look like all of it. Whoever follows expects an end at any time.
+        let cut_short = "the process has stopped before the answer was complete; ask again, now of its files";
+        told.unwrap_or_else(|| Err(Refusal::Failed(cut_short.into()).into()))?;
         if !self.wanted.follow {
             return Ok(());
         }
+        stop.run_until_cancelled(self.follow(reply)).await.unwrap_or(Ok(()))
+    }
+
+    async fn tell_past(&mut self, reply: &Reply) -> Result<(), Stopped> {
+        match self.wanted.last {
+            Some(last) => self.tell_last(last, reply).await,
+            None => self.tell_range(reply).await,
+        }
+    }
+
+    async fn follow(&mut self, reply: &Reply) -> Result<(), Stopped> {
         self.remember_rows().await?;
-        let mut reader = self.desk.view.reader(self.to.max(self.from.saturating_sub(1)) + 1);
-        while reader.ready().await {
+        let mut next = self.to.max(self.from.saturating_sub(1)) + 1;
+        let mut reader = self.desk.view.reader(next);
+        while !self.end.is_before(next) && reader.ready().await {
             let mut block = Vec::new();
             while reader.is_ready() && block.len() < BLOCK_BYTES {
-                for record in self.read(&mut reader).await? {
+                for record in self.read(&mut reader).await?.unwrap_or_default() {
+                    if !self.end.allows(&record) {
+                        return Ok(reply.send(block).await?);
+                    }
+                    next = record.seq + 1;
                     self.write(&record, &mut block);
                 }
             }
@@ -89,66 +139,106 @@ impl Reading {
     }
 
     async fn tell_range(&mut self, reply: &Reply) -> Result<(), Stopped> {
-        let run_up = if self.previous.is_some() { RUN_UP } else { 0 };
-        let first = self.from.saturating_sub(run_up).max(self.desk.view.oldest());
-        let mut reader = self.desk.view.reader(first);
-        let mut next = first;
+        self.run_up().await;
+        let mut reader = self.desk.view.reader(self.from);
+        let mut next = self.from;
         let mut block = Vec::new();
-        while next <= self.to {
-            for record in self.read(&mut reader).await? {
+        let mut sent = Instant::now();
+        while next <= self.to
+            && let Some(records) = self.read(&mut reader).await?
+        {
+            for record in records {
                 next = record.seq + 1;
                 if record.seq > self.to {
                     break;
                 }
-                if record.seq < self.from {
-                    self.previous.as_mut().map(|previous| previous.pass(&record));
-                } else {
-                    self.write(&record, &mut block);
-                }
+                self.write(&record, &mut block);
             }
-            if block.len() >= BLOCK_BYTES {
+            if block.len() >= BLOCK_BYTES || sent.elapsed() >= BLOCK_AGE {
+                self.write_progress(next, &mut block);
                 reply.send(std::mem::take(&mut block)).await?;
+                sent = Instant::now();
             }
         }
+        self.write_progress(next, &mut block);
         Ok(reply.send(block).await?)
     }
 
-    /// The log is read forwards: ever larger parts of its end, until there are enough. Only places are kept, not records.
+    /// What the objects were before the first record, as far as that can be read: of what cannot, old values are not known, and
+    /// that is all.
+    async fn run_up(&mut self) {
+        let Some(mut previous) = self.previous.take() else { return };
+        let mut next = self.from.saturating_sub(RUN_UP).max(self.desk.view.oldest());
+        while next < self.from {
+            let mut reader = self.desk.view.reader(next);
+            while next < self.from
+                && let Ok(Some(records)) = self.read(&mut reader).await
+            {
+                for record in records.iter().filter(|record| record.seq < self.from) {
+                    previous.pass(&self.desk.view, record);
+                }
+                next = records.last().map_or(self.from, |last| last.seq + 1);
+            }
+            // Damage spoils the file that it is in, and not the next one.
+            let behind = |first: &u64| *first > next;
+            next = self.desk.view.firsts().into_iter().find(behind).unwrap_or(self.from);
+        }
+        self.previous = Some(previous);
+    }
+
+    fn write_progress(&self, next: u64, block: &mut Vec<u8>) {
+        if self.wanted.progress {
+            block.extend_from_slice(format!("{{\"reached\":{}}}\n", next.saturating_sub(1).min(self.to)).as_bytes());
+        }
+    }
+
+    /// The log is read forwards: ever larger parts in front of what was looked at, until there are enough. Only places are kept,
+    /// not records.
     async fn tell_last(&mut self, last: usize, reply: &Reply) -> Result<(), Stopped> {
         let least = self.from.max((self.to + 1).saturating_sub(LOOK_BACK)).max(1);
-        let mut span = (last as u64).max(RUN_UP);
+        let mut looked_at = self.to + 1;
+        let mut span = (last as u64).max(FIRST_LOOK);
         let mut found = VecDeque::new();
-        loop {
-            found.clear();
-            let first = (self.to + 1).saturating_sub(span).max(least);
-            let mut reader = self.desk.view.reader(first);
-            let mut next = first;
-            while next <= self.to && last > 0 {
-                for record in self.read(&mut reader).await? {
-                    next = record.seq + 1;
-                    if record.seq <= self.to && self.wants(&record) {
-                        found.push_back(record.seq);
-                    }
-                    if found.len() > last {
-                        found.pop_front();
-                    }
+        while found.len() < last && least < looked_at {
+            let first = looked_at.saturating_sub(span).max(least);
+            match self.matches(first, looked_at).await {
+                Ok(seqs) => {
+                    seqs.into_iter().rev().for_each(|seq| found.push_front(seq));
+                    looked_at = first;
+                    span = span.saturating_mul(8);
                 }
+                // What is older may be damaged, or gone by now, and not be needed.
+                Err(_) if looked_at - first > 1 => span = (looked_at - first) / 2,
+                Err(refusal) => return Err(refusal.into()),
             }
-            if found.len() >= last || first == least {
-                break;
-            }
-            span = span.saturating_mul(8);
         }
-        self.from = found.front().copied().unwrap_or(self.to + 1);
+        let first = found.len().checked_sub(last).and_then(|more| found.get(more)).or(found.front()).copied();
+        self.from = first.unwrap_or(self.to + 1);
         self.tell_range(reply).await
     }
 
-    async fn read(&self, reader: &mut LogReader) -> Result<Vec<Record>, Refusal> {
-        let records = reader.read().await.map_err(|error| {
-            let oldest = self.desk.view.oldest();
-            Refusal::Failed(format!("{error} (the oldest record is {oldest} now)"))
-        })?;
-        Ok(records)
+    /// The places of wanted records, from one to before another one.
+    async fn matches(&self, first: u64, end: u64) -> Result<Vec<u64>, Refusal> {
+        let mut reader = self.desk.view.reader(first);
+        let mut next = first;
+        let mut found = Vec::new();
+        while next < end
+            && let Some(records) = self.read(&mut reader).await?
+        {
+            next = records.last().map_or(end, |last| last.seq + 1);
+            let wanted = records.iter().filter(|record| record.seq < end && self.wants(record));
+            found.extend(wanted.map(|record| record.seq));
+        }
+        Ok(found)
+    }
+
+    /// The next records, when there are some; none if no more can come. It waits for them by itself, so that no loop that reads
+    /// can turn without end.
+    async fn read(&self, reader: &mut LogReader) -> Result<Option<Vec<Record>>, Refusal> {
+        if !reader.ready().await {
+            return Ok(None);
+        }
+        reader.read().await.map(Some).map_err(Refusal::failed)
     }
 
     /// What the objects are now is what they were before the next change.
@@ -178,7 +268,7 @@ impl Reading {
 
     /// Appends the record's line if it is wanted.
     fn write(&mut self, record: &Record, block: &mut Vec<u8>) {
-        let was = self.previous.as_mut().and_then(|previous| previous.pass(record));
+        let was = self.previous.as_mut().and_then(|previous| previous.pass(&self.desk.view, record));
         if !self.wants(record) {
             return;
         }
@@ -203,7 +293,12 @@ impl Reading {
             return false;
         }
         let Body::Change(change) = &record.body else {
-            return namespace.is_empty() && name.is_empty() && object.is_empty() && class.is_empty();
+            // A break in the history of a stream is one in that of each of its objects: it is never left out, unless the stream
+            // cannot have any of them.
+            let has = |wanted: &str| record.stream.namespace.as_deref().is_none_or(|only| only == wanted);
+            let object_has = |object: &String| object.split_once('/').is_none_or(|(namespace, _)| has(namespace));
+            return (namespace.is_empty() || namespace.0.iter().any(|namespace| has(namespace)))
+                && (object.is_empty() || object.0.iter().any(object_has));
         };
         let classes = change.difference.iter().flat_map(|difference| &difference.classes);
         namespace.allow(&change.namespace)
@@ -221,11 +316,36 @@ fn is_object(object: &str, namespace: &str, name: &str) -> bool {
     }
 }
 
+/// Each end with the seq that it stands for: `from` is the first record, `to` the last one.
+fn check_order(from: Option<(Point, u64)>, to: Option<(Point, u64)>) -> Result<(), Refusal> {
+    let (Some((from, first)), Some((to, last))) = (from, to) else { return Ok(()) };
+    let reversed = match (from, to) {
+        (Point::Seq(from), Point::Seq(to)) => from > to,
+        (Point::At(from), Point::At(to)) => from > to,
+        // A time may fall between two records.
+        _ => first > last.saturating_add(1),
+    };
+    match reversed {
+        true => Err(Refusal::Usage(format!("the range ends before it begins: from {from} to {to}"))),
+        false => Ok(()),
+    }
+}
+
 fn check_words(wanted: &Changes) -> Result<(), Refusal> {
     let ops = [Op::Snapshot, Op::Create, Op::Update, Op::Delete].map(Op::as_str);
     let ops = [&ops[..], &CONTROL[..]].concat();
     if let Some(op) = wanted.op.0.iter().find(|op| !ops.contains(&op.as_str())) {
         return Err(unknown("op", op, &ops));
+    }
+    // Such a one would match nothing, and look like an object without changes.
+    let is_object = |object: &str| match object.split_once('/') {
+        Some((namespace, name)) => !namespace.is_empty() && !name.is_empty() && !name.contains('/'),
+        None => !object.is_empty(),
+    };
+    if let Some(object) = wanted.object.0.iter().find(|object| !is_object(object)) {
+        return Err(Refusal::Usage(format!(
+            "object: found {object}; allowed: NAMESPACE/NAME, or NAME in any namespace"
+        )));
     }
     let classes = Class::ALL.map(Class::as_str);
     match wanted.class.0.iter().find(|class| !classes.contains(&class.as_str())) {
@@ -236,6 +356,9 @@ fn check_words(wanted: &Changes) -> Result<(), Refusal> {
 
 /// What there is instead.
 pub(super) fn absent(seq: u64, oldest: u64, head: u64) -> Refusal {
+    if seq == 0 {
+        return Refusal::Usage("found 0; allowed: a seq such as 1042, from 1 on".into());
+    }
     let there =
         if oldest > head { "the log has no records".to_owned() } else { format!("the log has {oldest} to {head}") };
     let gone = if seq < oldest { " any more" } else { "" };

@@ -107,6 +107,14 @@ pub struct Object {
     pub object: Option<Box<RawValue>>,
 }
 
+/// How far an answer with records is, wanted or not: among them, if that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reached {
+    /// The last record that was looked at.
+    pub reached: u64,
+}
+
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -123,8 +131,41 @@ pub enum Done {
         /// The sink.
         sink: String,
     },
+    /// Dead letters are given again.
+    ReplayingLetters {
+        /// To this sink.
+        sink: String,
+        /// How many.
+        letters: u64,
+        /// How many of those that were asked for stay: control records, which mean something only at their place in the log.
+        left: u64,
+    },
     /// Old segments are gone.
     Purged(Purged),
+}
+
+/// What is said among dead letters, and is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum Aside {
+    /// A line of a file that is no letter.
+    #[serde(rename = "unread")]
+    Unread {
+        /// The file.
+        file: String,
+        /// The line.
+        line: u64,
+        /// What is wrong with it.
+        problem: String,
+        /// Whether it is only half a line, which a crash has left or which is just being written.
+        torn: bool,
+    },
+    /// So many letters are being given again.
+    #[serde(rename = "replaying")]
+    Replaying {
+        /// How many.
+        letters: u64,
+    },
 }
 
 /// What a purge has removed.
@@ -156,4 +197,5 @@ pub(super) enum Kind {
     Usage,
     Absent,
     Failed,
+    Unavailable,
 }

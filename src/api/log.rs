@@ -3,22 +3,25 @@
 use jiff::Timestamp;
 
 use super::{Desk, Point, Refusal, Reply, Stopped, item};
-use crate::{blocking::blocking, changelog::View};
+use crate::{
+    blocking::blocking,
+    changelog::{OpenError, View},
+};
 
 pub(super) async fn log(desk: &Desk) -> Result<item::Log, Refusal> {
     let view = &desk.view;
     let (oldest, head) = (view.oldest(), view.head());
     let mut segments = Vec::new();
     for info in view.segments().map_err(Refusal::failed)? {
-        let first_at = time_of(view, info.first_seq).await?;
+        let first_at = told_time_of(view, info.first_seq).await;
         segments.push(item::Segment { info, first_at });
     }
     Ok(item::Log {
         log_id: view.log_id().into(),
         oldest,
         head,
-        oldest_at: time_of(view, oldest).await?,
-        newest_at: time_of(view, head.max(oldest)).await?,
+        oldest_at: told_time_of(view, oldest).await,
+        newest_at: told_time_of(view, head.max(oldest)).await,
         bytes: segments.iter().map(|segment| segment.info.bytes).sum(),
         max_bytes: desk.max_bytes,
         segments,
@@ -31,16 +34,27 @@ pub(super) async fn time_of(view: &View, seq: u64) -> Result<Option<Timestamp>, 
     Ok(records.first().map(|record| record.observed_at))
 }
 
-/// One segment after the other: a reader that goes away ends it soon.
+/// The same for people. What else there is is told also where this cannot be read: what is damaged is said by whoever reads it.
+async fn told_time_of(view: &View, seq: u64) -> Option<Timestamp> {
+    time_of(view, seq).await.ok().flatten()
+}
+
+/// One segment after the other: a reader that goes away ends it soon. Then the cursors that are damaged.
 pub(super) async fn verify(view: &View, reply: &Reply) -> Result<(), Stopped> {
     let segments = view.segments().map_err(Refusal::failed)?;
     for (index, info) in segments.iter().enumerate() {
         let following = segments.get(index + 1).map(|next| next.first_seq);
         let (view, first) = (view.clone(), info.first_seq);
-        let inspected = blocking(move || view.inspect(first, following)).await.map_err(Refusal::failed)?;
-        reply.items(&[inspected]).await?;
+        match blocking(move || view.inspect(first, following)).await {
+            Ok(inspected) => reply.items(&[inspected]).await?,
+            // Retention has removed it meanwhile.
+            Err(OpenError::Directory { .. }) => {}
+            Err(error) => return Err(Refusal::failed(error).into()),
+        }
     }
-    Ok(())
+    let view = view.clone();
+    let cursors = blocking(move || view.inspect_cursors()).await.map_err(Refusal::failed)?;
+    reply.items(&cursors).await
 }
 
 /// The first record at or behind the point; one more than the head if there is none yet.
@@ -56,8 +70,18 @@ pub(super) async fn seq_at(view: &View, point: Point) -> Result<u64, Refusal> {
     let (mut low, mut high) = (0, segments.len());
     while low < high {
         let middle = low.midpoint(high);
-        let before = time_of(view, segments[middle].first_seq).await?.is_some_and(|first| first < at);
-        if before { low = middle + 1 } else { high = middle }
+        // A damaged one says nothing of its time: the next one that can be read speaks for it.
+        let mut told = middle..high;
+        let before = loop {
+            let Some(index) = told.next() else { break None };
+            if let Ok(first) = time_of(view, segments[index].first_seq).await {
+                break first.is_some_and(|first| first < at).then_some(index);
+            }
+        };
+        match before {
+            Some(index) => low = index + 1,
+            None => high = middle,
+        }
     }
     let first = low.checked_sub(1).and_then(|index| segments.get(index)).or(segments.first());
     let mut reader = view.reader(first.map_or(1, |segment| segment.first_seq));

@@ -13,6 +13,7 @@ pub mod answer;
 mod changes;
 mod client;
 pub mod item;
+mod letters;
 mod log;
 mod objects;
 mod order;
@@ -29,6 +30,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use client::Client;
+pub use letters::Letters;
 pub use order::carry_out;
 pub use question::{Changes, Demand, Objects, Point, Question, Words};
 
@@ -51,6 +53,8 @@ pub struct Desk {
     pub max_bytes: Option<u64>,
     /// The sinks of the configuration, where it is known.
     pub attached: Option<Vec<String>>,
+    /// Where the dead letters of each sink are.
+    pub letters: Letters,
     /// Ends answers that would go on for ever.
     pub stop: CancellationToken,
 }
@@ -81,6 +85,9 @@ pub enum Refusal {
     /// It could not be done.
     #[error("{0}")]
     Failed(String),
+    /// Nobody is there to answer.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 impl Refusal {

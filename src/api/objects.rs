@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Desk, Objects, Refusal, Reply, Stopped, Words,
-    answer::{nearest, streams_for},
+    answer::{followed_for, nearest},
     item,
 };
 use crate::{
@@ -20,24 +20,27 @@ const PAGE: usize = 200;
 
 /// A walk through the rows.
 pub(super) enum Reading {
-    /// One object, found.
-    One(Box<item::Object>),
+    /// One object. It is looked for while the answer is written: the nearest name among many takes a while.
+    One { view: View, streams: Vec<Arc<Stream>>, word: String, object: String },
     /// All of these streams and namespaces.
     Many { view: View, streams: Vec<Arc<Stream>>, namespaces: Words },
 }
 
 impl Reading {
     pub(super) async fn new(desk: &Desk, wanted: Objects) -> Result<Self, Refusal> {
-        let streams = streams_for(desk, &wanted.stream)?;
+        let streams = followed_for(desk, &wanted.stream)?;
+        let view = desk.view.clone();
         match wanted.object {
-            None => Ok(Self::Many { view: desk.view.clone(), streams, namespaces: wanted.namespace }),
-            Some(object) => Ok(Self::One(Box::new(find(desk.view.known(), &streams, &object).await?))),
+            None => Ok(Self::Many { view, streams, namespaces: wanted.namespace }),
+            Some(object) => Ok(Self::One { view, streams, word: wanted.stream.0.join(","), object }),
         }
     }
 
     pub(super) async fn run(self, reply: &Reply) -> Result<(), Stopped> {
         let (view, streams, namespaces) = match self {
-            Self::One(object) => return reply.items(&[object]).await,
+            Self::One { view, streams, word, object } => {
+                return reply.items(&[find(&view, &streams, &word, &object).await?]).await;
+            }
             Self::Many { view, streams, namespaces } => (view, streams, namespaces),
         };
         for stream in streams {
@@ -75,7 +78,9 @@ impl Pages {
     }
 }
 
-async fn find(known: &Known, streams: &[Arc<Stream>], object: &str) -> Result<item::Object, Refusal> {
+async fn find(view: &View, streams: &[Arc<Stream>], word: &str, object: &str) -> Result<item::Object, Refusal> {
+    let known = view.known();
+    let mut found = Vec::new();
     for stream in streams {
         let (namespace, name) = match object.split_once('/') {
             Some((namespace, name)) => (namespace.to_owned(), name),
@@ -83,13 +88,27 @@ async fn find(known: &Known, streams: &[Arc<Stream>], object: &str) -> Result<it
             None => (stream.namespace.clone().unwrap_or_default(), object),
         };
         let key = ObjectKey { namespace, name: name.into() };
-        if let Some(row) = known.row(stream, key.clone()).await.map_err(Refusal::failed)? {
-            let raw = row.object.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        if let Some(mut row) = known.row(stream, key.clone()).await.map_err(Refusal::failed)? {
+            let object = row.object.take().and_then(|object| view.cleaned(stream, object));
+            let raw = object.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
             let raw = raw.map(RawValue::from_string).transpose().map_err(Refusal::failed)?;
-            return Ok(item(stream, key, row, raw));
+            found.push(item(stream, key, row, raw));
         }
     }
-    Err(absent(known, streams, object).await?)
+    // `core/pods` is also the beginning of `core/pods@default`: a whole name means that stream.
+    if let Some(whole) = found.iter().position(|item| item.stream == word) {
+        found = vec![found.swap_remove(whole)];
+    }
+    match found.pop() {
+        None => Err(absent(known, streams, object).await?),
+        Some(item) if found.is_empty() => Ok(item),
+        Some(last) => {
+            let told = |item: &item::Object| format!("{} {}", item.stream, full_name(&item.namespace, &item.name));
+            let candidates: Vec<String> = found.iter().chain([&last]).map(told).collect();
+            let candidates = candidates.join(", ");
+            Err(Refusal::Usage(format!("{word} {object} is not one object; allowed: one of {candidates}")))
+        }
+    }
 }
 
 /// The same name in another namespace, or one that is nearly the same.
@@ -100,8 +119,11 @@ async fn absent(known: &Known, streams: &[Arc<Stream>], object: &str) -> Result<
     for stream in streams {
         let mut pages = Pages::new(stream);
         while let Some(rows) = pages.next(known).await? {
-            let names: Vec<String> =
-                near.take().into_iter().chain(rows.iter().map(|(key, _)| full_name(key))).collect();
+            let names: Vec<String> = near
+                .take()
+                .into_iter()
+                .chain(rows.iter().map(|(key, _)| full_name(&key.namespace, &key.name)))
+                .collect();
             let elsewhere = names.iter().find(|name| bare(name) == bare(object)).map(String::as_str);
             near = elsewhere.or_else(|| nearest(object, names.iter().map(String::as_str))).map(Into::into);
         }
@@ -111,8 +133,8 @@ async fn absent(known: &Known, streams: &[Arc<Stream>], object: &str) -> Result<
     Ok(Refusal::Absent(format!("no object {object} is known in {}{near}", of.join(", "))))
 }
 
-fn full_name(key: &ObjectKey) -> String {
-    if key.namespace.is_empty() { key.name.clone() } else { format!("{}/{}", key.namespace, key.name) }
+fn full_name(namespace: &str, name: &str) -> String {
+    if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 
 fn item(stream: &Stream, key: ObjectKey, row: Row, object: Option<Box<RawValue>>) -> item::Object {

@@ -1,5 +1,7 @@
 //! Demands: done by the loops of a process that runs, or on the files of one that does not.
 
+use std::path::PathBuf;
+
 use jiff::Timestamp;
 
 use super::{
@@ -12,7 +14,7 @@ use super::{
 use crate::{
     blocking::blocking,
     changelog::{Archive, CursorFile, Removed},
-    delivery::Order,
+    delivery::{DeadLetters, Noted, Order, Taken},
 };
 
 /// Carries it out.
@@ -33,6 +35,21 @@ pub async fn carry_out(desk: &Desk, demand: Demand) -> Result<Done, Refusal> {
             give(desk, &sink, Order::Resnapshot).await?;
             Ok(Done::Resnapshotting { sink })
         }
+        Demand::ReplayLetters { sink, seqs } => {
+            known(desk, &sink)?;
+            let directory = desk.letters.files_of(&sink)?;
+            let taken = match &desk.hands {
+                Hands::Live { .. } => match give(desk, &sink, Order::Letters { seqs }).await? {
+                    Noted::Letters(taken) => taken,
+                    Noted::Cursor => Taken::default(),
+                },
+                Hands::Files(archive) => {
+                    let (archive, sink) = (archive.clone(), sink.clone());
+                    blocking(move || take_out(&archive, &sink, directory, seqs)).await?
+                }
+            };
+            Ok(Done::ReplayingLetters { sink, letters: taken.letters, left: taken.left })
+        }
         Demand::Purge { before } => {
             let before = seq_at(&desk.view, before).await?;
             let Removed { segments, bytes, records, kept } = purge(&desk.hands, before).await?;
@@ -51,12 +68,18 @@ async fn purge(hands: &Hands, before: u64) -> Result<Removed, Refusal> {
     }
 }
 
-async fn give(desk: &Desk, sink: &str, order: Order) -> Result<(), Refusal> {
+/// Whether there was ever such a sink.
+pub(super) fn known(desk: &Desk, sink: &str) -> Result<(), Refusal> {
     let known: Vec<String> = desk.view.cursors().map_err(Refusal::failed)?.into_iter().map(|(sink, _)| sink).collect();
-    if !known.iter().any(|name| name == sink) {
-        let names: Vec<&str> = known.iter().map(String::as_str).collect();
-        return Err(unknown("sink", sink, &names));
+    if known.iter().any(|name| name == sink) {
+        return Ok(());
     }
+    let names: Vec<&str> = known.iter().map(String::as_str).collect();
+    Err(unknown("sink", sink, &names))
+}
+
+async fn give(desk: &Desk, sink: &str, order: Order) -> Result<Noted, Refusal> {
+    known(desk, sink)?;
     match &desk.hands {
         Hands::Live { sinks, .. } => match sinks.get(sink) {
             Some(orders) => orders.give(order).await.map_err(Refusal::Failed),
@@ -66,13 +89,13 @@ async fn give(desk: &Desk, sink: &str, order: Order) -> Result<(), Refusal> {
         },
         Hands::Files(archive) => {
             let (archive, sink) = (archive.clone(), sink.to_owned());
-            blocking(move || note(&archive, &sink, order)).await
+            blocking(move || note(&archive, &sink, &order)).await.map(|()| Noted::Cursor)
         }
     }
 }
 
 /// Notes the order beside the cursor of a sink whose process does not run: its next start finds it there.
-fn note(archive: &Archive, sink: &str, order: Order) -> Result<(), Refusal> {
+fn note(archive: &Archive, sink: &str, order: &Order) -> Result<(), Refusal> {
     let view = archive.view();
     let file = CursorFile::open(&archive.cursor_directory(), sink, view.log_id()).map_err(Refusal::failed)?;
     let mut file = file.ok_or_else(|| Refusal::Absent(format!("sink {sink} has no cursor")))?;
@@ -80,4 +103,18 @@ fn note(archive: &Archive, sink: &str, order: Order) -> Result<(), Refusal> {
     order.note(sink, &mut cursor, view.oldest(), view.head(), Timestamp::now()).map_err(Refusal::Failed)?;
     let noted = file.change(|current| *current = cursor);
     noted.map_err(|error| Refusal::Failed(format!("cannot write the cursor {}: {error}", file.path().display())))
+}
+
+/// Orders that dead letters of a sink are given again whose process does not run. That stands in their files; its next start finds
+/// it there.
+fn take_out(archive: &Archive, sink: &str, directory: PathBuf, seqs: Vec<u64>) -> Result<Taken, Refusal> {
+    let view = archive.view();
+    let cursors = view.cursors().map_err(Refusal::failed)?;
+    let cursor = cursors.into_iter().find(|(name, _)| name == sink).map(|(_, cursor)| cursor);
+    let mut cursor = cursor.ok_or_else(|| Refusal::Absent(format!("sink {sink} has no cursor")))?;
+    let mut letters = DeadLetters::new(directory, sink);
+    let order = Order::Letters { seqs };
+    order.note(sink, &mut cursor, view.oldest(), view.head(), Timestamp::now()).map_err(Refusal::Failed)?;
+    let Order::Letters { seqs } = order else { return Ok(Taken::default()) };
+    letters.take_out(&seqs).map_err(Refusal::failed)
 }

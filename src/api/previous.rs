@@ -8,7 +8,10 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use kubetide_sink::{Body, Record, format};
 
-use crate::change::{ObjectKey, Row};
+use crate::{
+    change::{ObjectKey, Row},
+    changelog::View,
+};
 
 /// What one reader may hold of them.
 const BUDGET_BYTES: usize = 16 * 1024 * 1024;
@@ -48,14 +51,21 @@ impl Previous {
 
     /// The old values of the record's patch, if they are known, as the JSON array of [`format::Was`]; then remembers the
     /// record's own state.
-    pub(super) fn pass(&mut self, record: &Record) -> Option<Vec<u8>> {
+    ///
+    /// A state may have been logged by other rules than those of today, and is told by these.
+    pub(super) fn pass(&mut self, view: &View, record: &Record) -> Option<Vec<u8>> {
+        self.pass_cleaned(record, |object| view.cleaned(&record.stream, object))
+    }
+
+    fn pass_cleaned(&mut self, record: &Record, cleaned: impl Fn(Bytes) -> Option<Bytes>) -> Option<Vec<u8>> {
         let Body::Change(change) = &record.body else { return None };
         let key = ObjectKey { namespace: change.namespace.clone(), name: change.name.clone() };
         let key = (record.stream.to_string(), key);
         let named = change.previous_resource_version.as_deref();
         let state = self.states.get(&key).filter(|state| Some(state.version.as_str()) == named);
         let before = change.before.as_ref().or(state.map(|state| &state.object));
-        let was = change.patch.as_ref().zip(before).and_then(|(patch, before)| format::was(before, patch));
+        let before = before.filter(|_| change.patch.is_some()).cloned().and_then(cleaned);
+        let was = change.patch.as_ref().zip(before).and_then(|(patch, before)| format::was(&before, patch));
         if let Some(object) = &change.object {
             self.insert(key, change.resource_version.clone(), object.clone());
         }
@@ -102,9 +112,10 @@ mod tests {
     #[test]
     fn old_values_are_told_only_of_the_version_that_the_change_names() {
         let mut previous = Previous::default();
-        assert_eq!(previous.pass(&update(1, 0, r#"{"n":1}"#)), None);
-        assert_eq!(previous.pass(&update(2, 1, r#"{"n":2}"#)).unwrap(), b"[[1]]");
-        assert_eq!(previous.pass(&update(4, 3, r#"{"n":4}"#)), None, "version 3 was not seen");
+        let mut pass = |record: Record| previous.pass_cleaned(&record, Some);
+        assert_eq!(pass(update(1, 0, r#"{"n":1}"#)), None);
+        assert_eq!(pass(update(2, 1, r#"{"n":2}"#)).unwrap(), b"[[1]]");
+        assert_eq!(pass(update(4, 3, r#"{"n":4}"#)), None, "version 3 was not seen");
     }
 
     #[test]
@@ -115,7 +126,7 @@ mod tests {
             let mut record = update(seq, 0, if seq % 2 == 0 { &large } else { "{}" });
             let Body::Change(change) = &mut record.body else { unreachable!() };
             change.name = format!("web-{}", seq % 700);
-            previous.pass(&record);
+            previous.pass_cleaned(&record, Some);
             let held: usize = previous.states.values().map(|state| state.object.len()).sum();
             assert!(held <= BUDGET_BYTES && previous.order.len() * FLAT_BYTES <= BUDGET_BYTES);
         }

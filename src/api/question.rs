@@ -20,6 +20,8 @@ pub enum Question {
     Changes(Box<Changes>),
     /// Objects as they were logged last.
     Objects(Objects),
+    /// The dead letters of this sink that wait, as they are; lines that are none are told as [`item::Aside`](super::item::Aside).
+    Letters(String),
 }
 
 /// What may be demanded. The answer comes when it is durable.
@@ -36,6 +38,13 @@ pub enum Demand {
     Resnapshot {
         /// To which sink.
         sink: String,
+    },
+    /// Deliver dead letters again.
+    ReplayLetters {
+        /// Of which sink.
+        sink: String,
+        /// Those of these places in the log; all if empty.
+        seqs: Vec<u64>,
     },
     /// Remove whole segments whose records are all before this.
     Purge {
@@ -81,6 +90,9 @@ pub struct Changes {
     /// Whether each record is given a further member `was`: the old values of its patch, where they are known.
     #[serde(skip_serializing_if = "is_false")]
     pub was: bool,
+    /// Whether the answer says now and then how far it is, in lines of its own: [`item::Reached`](super::item::Reached).
+    #[serde(skip_serializing_if = "is_false")]
+    pub progress: bool,
 }
 
 /// Which objects.
@@ -168,7 +180,12 @@ impl Serialize for Words {
 impl<'de> Deserialize<'de> for Words {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Ok(Self(text.split(',').filter(|word| !word.is_empty()).map(Into::into).collect()))
+        if text.split(',').any(str::is_empty) {
+            return Err(de::Error::custom(format!(
+                "found {text:?}; allowed: words with commas between them, none of them empty"
+            )));
+        }
+        Ok(Self(text.split(',').map(Into::into).collect()))
     }
 }
 
@@ -182,6 +199,7 @@ impl Question {
             Self::Verify => "/api/v1/log/verify".into(),
             Self::Changes(changes) => with_query("/api/v1/changes", changes),
             Self::Objects(objects) => with_query("/api/v1/objects", objects),
+            Self::Letters(sink) => format!("/api/v1/sinks/{}/dead-letters", encoded(sink)),
         }
     }
 }
@@ -194,6 +212,11 @@ impl Demand {
                 format!("/api/v1/sinks/{}/replay?from={}", encoded(sink), encoded(&from.to_string()))
             }
             Self::Resnapshot { sink } => format!("/api/v1/sinks/{}/resnapshot", encoded(sink)),
+            Self::ReplayLetters { sink, seqs } => {
+                let seqs: Vec<String> = seqs.iter().map(u64::to_string).collect();
+                let query = if seqs.is_empty() { String::new() } else { format!("?seq={}", encoded(&seqs.join(","))) };
+                format!("/api/v1/sinks/{}/dead-letters/replay{query}", encoded(sink))
+            }
             Self::Purge { before } => format!("/api/v1/log/purge?before={}", encoded(&before.to_string())),
         }
     }

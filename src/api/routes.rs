@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::{
-    Answer, Changes, Demand, Desk, Objects, Point, Question, Refusal,
+    Answer, Changes, Demand, Desk, Objects, Point, Question, Refusal, Words,
     answer::answer,
     item::{Broken, Kind},
     order::carry_out,
@@ -83,6 +83,8 @@ fn routes(desk: Desk) -> Router {
         .route("/api/v1/objects", get(objects))
         .route("/api/v1/sinks/{name}/replay", post(replay))
         .route("/api/v1/sinks/{name}/resnapshot", post(resnapshot))
+        .route("/api/v1/sinks/{name}/dead-letters", get(letters))
+        .route("/api/v1/sinks/{name}/dead-letters/replay", post(replay_letters))
         .route("/api/v1/log/purge", post(purge))
         .with_state(desk)
 }
@@ -126,6 +128,28 @@ async fn resnapshot(State(desk): State<Desk>, Path(sink): Path<String>) -> Respo
     demand(&desk, Demand::Resnapshot { sink }).await
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Seqs {
+    #[serde(default)]
+    seq: Words,
+}
+
+async fn letters(State(desk): State<Desk>, Path(sink): Path<String>) -> Response {
+    ask(&desk, Question::Letters(sink)).await
+}
+
+async fn replay_letters(State(desk): State<Desk>, Path(sink): Path<String>, query: Asked<Seqs>) -> Response {
+    let seqs: Result<Vec<u64>, String> = match query {
+        Ok(Query(Seqs { seq })) => seq.0.into_iter().map(|word| word.parse().map_err(|_| word)).collect(),
+        Err(rejection) => return refused(&Refusal::Usage(rejection.body_text())),
+    };
+    match seqs {
+        Ok(seqs) => demand(&desk, Demand::ReplayLetters { sink, seqs }).await,
+        Err(word) => refused(&Refusal::Usage(format!("seq: found {word:?}; allowed: seqs with commas between them"))),
+    }
+}
+
 async fn purge(State(desk): State<Desk>, query: Asked<Before>) -> Response {
     match query {
         Ok(Query(Before { before })) => demand(&desk, Demand::Purge { before }).await,
@@ -156,6 +180,7 @@ fn refused(refusal: &Refusal) -> Response {
         Refusal::Usage(_) => StatusCode::BAD_REQUEST,
         Refusal::Absent(_) => StatusCode::NOT_FOUND,
         Refusal::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     (status, [(CONTENT_TYPE, "application/x-ndjson")], broken(refusal)).into_response()
 }
@@ -166,6 +191,7 @@ fn broken(refusal: &Refusal) -> Bytes {
         Refusal::Usage(error) => (Kind::Usage, error),
         Refusal::Absent(error) => (Kind::Absent, error),
         Refusal::Failed(error) => (Kind::Failed, error),
+        Refusal::Unavailable(error) => (Kind::Unavailable, error),
     };
     let mut line = serde_json::to_vec(&Broken { error: error.clone(), kind }).unwrap_or_default();
     line.push(b'\n');

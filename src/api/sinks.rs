@@ -8,8 +8,7 @@ const UNDER_WAY: u64 = 1_000;
 
 pub(super) async fn sinks(desk: &Desk) -> Result<Vec<item::Sink>, Refusal> {
     let head = desk.view.head();
-    let mut cursors = desk.view.cursors().map_err(Refusal::failed)?;
-    cursors.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let cursors = desk.view.cursors().map_err(Refusal::failed)?;
     let mut sinks = Vec::new();
     for (name, cursor) in cursors {
         let lag_records = head.saturating_sub(cursor.acknowledged);

@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::{answer::answer, *};
 use crate::{
     change::{Managed, ObjectKey, Observed, ResourceVersion, Writers},
-    changelog::{Changelog, Entry, Setup},
+    changelog::{Changelog, Entry, Fingerprint, Setup},
     clock::Clock,
     config::{self, Start, WhenBehind},
     vitals::Vitals,
@@ -73,6 +73,7 @@ impl Case {
             hands: Hands::Live { sinks: Arc::default(), purger: self.log.purger() },
             max_bytes: None,
             attached: None,
+            letters: Letters::default(),
             stop: CancellationToken::new(),
         }
     }
@@ -117,16 +118,16 @@ async fn an_answer_that_nobody_reads_holds_back_nothing() {
     let desk = case.desk();
     let follow = || Question::Changes(Box::new(Changes { follow: true, ..Changes::default() }));
     let mut unread = answer(&desk, follow()).await.unwrap();
-    // More than its channel and its block together can hold.
+    // More than what was just written, which comes as one block, and its channel together can hold.
     let large = Bytes::from(format!("{{\"data\":\"{}\"}}", "x".repeat(1 << 20)));
-    for version in 1..=20 {
+    for version in 1..=60 {
         case.append(version, large.clone()).await;
     }
-    assert_eq!(case.log.head(), 20);
-    assert_eq!(seqs(&desk, Changes::default()).await.unwrap().len(), 20, "others read on");
+    assert_eq!(case.log.head(), 60);
+    assert_eq!(seqs(&desk, Changes::default()).await.unwrap().len(), 60, "others read on");
     // It has lost nothing meanwhile.
     let mut bytes = 0;
-    while bytes < 20 << 20 {
+    while bytes < 60 << 20 {
         bytes += unread.next().await.unwrap().unwrap().len();
     }
     desk.stop.cancel();
@@ -157,6 +158,7 @@ async fn a_purge_removes_whole_files_that_everyone_has_passed_and_no_others() {
         hands: Hands::Files(Arc::new(archive)),
         max_bytes: None,
         attached: None,
+        letters: Letters::default(),
         stop: CancellationToken::new(),
     };
     let segments = archive.view().segments().unwrap();
@@ -205,4 +207,149 @@ async fn every_file_of_a_whole_log_is_found_whole_and_a_flipped_bit_by_its_offse
     }
     std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
     assert!(view.inspect(1, None).unwrap().damage.is_some());
+}
+
+// On one thread: a writer that is read from at the same time may be through before it is stopped.
+#[tokio::test]
+async fn what_a_stopping_process_cuts_short_is_refused_and_only_a_follower_ends_quietly() {
+    let directory = tempfile::tempdir().unwrap();
+    let case = Case::open(directory.path());
+    // More than what was just written, which comes as one block, and its channel together can hold.
+    let large = Bytes::from(format!("{{\"data\":\"{}\"}}", "x".repeat(1 << 20)));
+    for version in 1..=60 {
+        case.append(version, large.clone()).await;
+    }
+    for wanted in [
+        Changes::default(),
+        Changes { last: Some(60), ..Changes::default() },
+        Changes { follow: true, ..Changes::default() },
+    ] {
+        let desk = case.desk();
+        let mut answer = answer(&desk, Question::Changes(Box::new(wanted))).await.unwrap();
+        answer.next().await.unwrap().unwrap();
+        desk.stop.cancel();
+        let mut ended = None;
+        while let Some(block) = answer.next().await {
+            ended = block.err();
+        }
+        let Some(Refusal::Failed(why)) = ended else { panic!("it looks complete") };
+        assert!(why.contains("the process has stopped"), "{why}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_records_are_shown_whichever_objects_are_asked_for_unless_their_stream_has_none_of_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut case = Case::open(directory.path());
+    let listed = |case: &Case| {
+        let needed = Entry::ListNeeded { reason: None, fingerprint: Fingerprint::default(), asked_as: "pods".into() };
+        let (appender, stream) = (case.log.appender(), case.stream.clone());
+        async move {
+            for entry in [needed, Entry::ListStarted(1), Entry::ListFinished(ResourceVersion::new("1"))] {
+                appender.append(&stream, entry).await.unwrap();
+            }
+            appender.flush().await.unwrap();
+        }
+    };
+    listed(&case).await;
+    case.fill(2..=3).await;
+    case.stream = Arc::new(Stream { namespace: Some("other".into()), ..sample::stream("pods", "Pod") });
+    listed(&case).await;
+    let desk = case.desk();
+    let words = |word: &str| Words(vec![word.into()]);
+    let of = async |wanted| seqs(&desk, wanted).await.unwrap();
+    assert_eq!(of(Changes { name: words("p3"), ..Changes::default() }).await, [1, 2, 4, 5, 6]);
+    assert_eq!(of(Changes { object: words("n/p3"), ..Changes::default() }).await, [1, 2, 4]);
+    assert_eq!(of(Changes { namespace: words("n"), ..Changes::default() }).await, [1, 2, 3, 4]);
+    assert_eq!(of(Changes { class: words("spec"), ..Changes::default() }).await, [1, 2, 5, 6]);
+    assert_eq!(of(Changes { name: words("p3"), op: words("create"), ..Changes::default() }).await, [4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_that_ends_before_it_begins_is_refused_with_both_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let case = Case::open(directory.path());
+    case.fill(1..=20).await;
+    let desk = case.desk();
+    let at = |seconds| Point::At(Timestamp::from_second(seconds).unwrap());
+    for (from, to) in [
+        (Point::Seq(9), Point::Seq(5)),
+        (at(90), at(50)),
+        (Point::Seq(9), at(50)),
+        (at(90), Point::Seq(5)),
+        (Point::Seq(99), Point::Seq(5)),
+    ] {
+        let refused = seqs(&desk, Changes { from: Some(from), to: Some(to), ..Changes::default() }).await;
+        let Err(Refusal::Usage(why)) = refused else { panic!("{from} to {to}: {refused:?}") };
+        assert!(why.contains(&from.to_string()) && why.contains(&to.to_string()), "{why}");
+    }
+    // Nothing is between them, but nothing is wrong either.
+    let none = Changes { from: Some(at(45)), to: Some(at(50)), ..Changes::default() };
+    assert_eq!(seqs(&desk, none).await.unwrap(), [] as [u64; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_is_one_that_is_still_followed_and_never_one_of_two() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut case = Case::open(directory.path());
+    let of = |namespace: &str| Arc::new(Stream { namespace: Some(namespace.into()), ..sample::stream("pods", "Pod") });
+    // `p1` of namespace n: in a stream of all namespaces and in one of its own.
+    case.append(1, Bytes::from_static(b"{}")).await;
+    case.stream = of("n");
+    case.append(1, Bytes::from_static(b"{}")).await;
+    let desk = case.desk();
+    let found = async |stream: &str, object: Option<&str>| {
+        let wanted =
+            Objects { stream: Words(vec![stream.into()]), object: object.map(Into::into), ..Objects::default() };
+        let mut answer = answer(&desk, Question::Objects(wanted)).await?;
+        let mut streams = Vec::new();
+        while let Some(block) = answer.next().await {
+            for line in block?.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let item: item::Object = serde_json::from_slice(line).unwrap();
+                streams.push(item.stream);
+            }
+        }
+        Ok::<_, Refusal>(streams)
+    };
+    let Err(Refusal::Usage(why)) = found("pods", Some("n/p1")).await else { panic!("it picks one") };
+    assert!(why.contains("core/pods n/p1") && why.contains("core/pods@n n/p1"), "{why}");
+    assert_eq!(found("core/pods@n", Some("p1")).await.unwrap(), ["core/pods@n"]);
+    assert_eq!(found("core/pods", Some("n/p1")).await.unwrap(), ["core/pods"], "a whole name is that stream");
+    assert_eq!(found("pods", None).await.unwrap().len(), 2);
+
+    let appender = case.log.appender();
+    appender.append(&case.stream, Entry::Unfollowed).await.unwrap();
+    appender.flush().await.unwrap();
+    assert_eq!(found("pods", Some("n/p1")).await.unwrap(), ["core/pods"]);
+    assert_eq!(found("pods", None).await.unwrap(), ["core/pods"], "not in a list either");
+    let Err(Refusal::Absent(why)) = found("core/pods@n", Some("p1")).await else { panic!("it is frozen") };
+    assert!(why.contains("core/pods@n is no longer followed"), "{why}");
+}
+
+#[test]
+fn an_empty_word_is_no_word() {
+    for text in ["\"\"", "\"pods,\"", "\",\""] {
+        assert!(serde_json::from_str::<Words>(text).unwrap_err().to_string().contains("empty"), "{text}");
+    }
+    assert_eq!(serde_json::from_str::<Words>("\"a,b\"").unwrap(), Words(vec!["a".into(), "b".into()]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_says_how_far_it_is_though_nothing_matches_if_that_is_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let case = Case::open(directory.path());
+    case.fill(1..=20).await;
+    let told = async |progress| {
+        let name = Words(vec!["nobody".into()]);
+        let to = Some(Point::Seq(15));
+        let wanted = Changes { name, to, progress, ..Changes::default() };
+        let mut answer = answer(&case.desk(), Question::Changes(Box::new(wanted))).await.unwrap();
+        let mut text = Vec::new();
+        while let Some(block) = answer.next().await {
+            text.extend_from_slice(&block.unwrap());
+        }
+        String::from_utf8(text).unwrap()
+    };
+    assert!(told(true).await.ends_with("{\"reached\":15}\n"));
+    assert_eq!(told(false).await, "");
 }

@@ -13,7 +13,7 @@ use super::{
     id,
     json::{Walked, text},
     pattern::Pattern,
-    redact::RedactKey,
+    redact::{RedactKey, is_mark},
     rules::Rules,
 };
 
@@ -49,6 +49,8 @@ struct Parts {
     types: TypeMeta,
     rules: Rules,
     key: RedactKey,
+    /// Whether what is a mark already stays as it is.
+    keeps_marks: bool,
     /// Over what shapes the cleaned bytes.
     fingerprint: String,
 }
@@ -85,7 +87,14 @@ impl Cleaning {
         let key = if rules.redacts { self.key.hash() } else { String::new() };
         shape.push(&key);
         let fingerprint = id::hash(&shape).to_string();
-        Cleaner(Arc::new(Parts { types, rules, key: self.key.clone(), fingerprint }))
+        Cleaner(Arc::new(Parts { types, rules, key: self.key.clone(), keeps_marks: false, fingerprint }))
+    }
+
+    /// Cleans objects of a stream that were cleaned before, perhaps by other rules. What was redacted then stays as it is.
+    pub fn cleaner_of_rows(&self, stream: &Stream) -> Cleaner {
+        let types = TypeMeta { kind: stream.kind.clone(), api_version: stream.api_version() };
+        let rules = Rules::of(&stream.group, &stream.resource, &self.drop, &self.redact);
+        Cleaner(Arc::new(Parts { types, rules, key: self.key.clone(), keeps_marks: true, fingerprint: String::new() }))
     }
 }
 
@@ -94,7 +103,8 @@ impl Cleaner {
     pub fn of_nothing() -> Self {
         let types = TypeMeta { kind: String::new(), api_version: String::new() };
         let rules = Rules::of("", "", &[], &[]);
-        Self(Arc::new(Parts { types, rules, key: RedactKey::new(&[]), fingerprint: String::new() }))
+        let key = RedactKey::new(&[]);
+        Self(Arc::new(Parts { types, rules, key, keeps_marks: false, fingerprint: String::new() }))
     }
 
     /// Differs where cleaned bytes can differ.
@@ -154,7 +164,11 @@ impl Cleaner {
                     quoted @ [b'"', ..] => text(quoted)?,
                     raw => Cow::Borrowed(std::str::from_utf8(raw).map_err(|_| "bad UTF-8")?),
                 };
-                self.0.key.mark(owner.uid, path, value.as_bytes(), &mut out);
+                if self.0.keeps_marks && is_mark(&value) {
+                    out.extend_from_slice(&bytes[span.clone()]);
+                } else {
+                    self.0.key.mark(owner.uid, path, value.as_bytes(), &mut out);
+                }
             }
             from = span.end;
         }

@@ -20,6 +20,13 @@ pub enum View {
     Snapshot(Id),
     /// A LIST to be compared with what is known.
     Resync(By),
+    /// The LIST of a stream that is followed again: by content, and what is as it was is told as well, unless it was since the seq.
+    Return {
+        /// The seq from which on it counts.
+        since: u64,
+        /// The id that such records carry.
+        id: Id,
+    },
 }
 
 /// What tells in a LIST that an object has changed.
@@ -35,7 +42,7 @@ impl View {
     const fn origin(self) -> Origin {
         match self {
             Self::Watch => Origin::Watch,
-            Self::Snapshot(_) | Self::Resync(_) => Origin::List,
+            Self::Snapshot(_) | Self::Resync(_) | Self::Return { .. } => Origin::List,
         }
     }
 }
@@ -90,11 +97,26 @@ enum Content {
 impl Row {
     /// Whether the object is what is known, in everything that counts.
     pub fn is(&self, observed: &Observed, ignored: &Ignored) -> bool {
+        self.seen == observed.version && self.looks_like(observed, ignored)
+    }
+
+    /// The same, whatever its version.
+    fn looks_like(&self, observed: &Observed, ignored: &Ignored) -> bool {
         let same_content = || match (&self.object, &observed.object) {
             (None, Err(_)) => true,
             _ => matches!(self.content(observed, ignored), Content::Same),
         };
-        self.uid == observed.uid && self.seen == observed.version && same_content()
+        self.uid == observed.uid && same_content()
+    }
+
+    /// Whether the last record has this very state, to the byte.
+    fn is_logged_as(&self, observed: &Observed) -> bool {
+        self.logged == observed.version && self.object.as_ref() == observed.object.as_ref().ok()
+    }
+
+    /// What is said where there is no object.
+    pub fn problem(&self) -> Option<String> {
+        self.object.is_none().then(|| "the object could not be read when it was observed".to_owned())
     }
 
     fn content(&self, observed: &Observed, ignored: &Ignored) -> Content {
@@ -128,9 +150,16 @@ pub fn present(
     let mut drafts = Vec::new();
     let mut previous = None;
     let mut diff = None;
+    let mut told = None;
     let op = match (row, view) {
         (Some(row), View::Watch) if observed.version.is_covered_by(&row.seen) => return Meaning::Nothing,
-        (Some(row), View::Resync(By::Content)) if row.is(&observed, &detail.ignored) => return Meaning::Nothing,
+        (Some(row), View::Return { since, .. }) if row.seq < since && row.looks_like(&observed, &detail.ignored) => {
+            told = row.is_logged_as(&observed).then_some(row.id);
+            Op::Snapshot
+        }
+        (Some(row), View::Resync(By::Content) | View::Return { .. }) if row.is(&observed, &detail.ignored) => {
+            return Meaning::Nothing;
+        }
         (Some(row), View::Snapshot(_) | View::Resync(By::Version))
             if row.uid == observed.uid && observed.version.is_covered_by(&row.seen) =>
         {
@@ -150,7 +179,7 @@ pub fn present(
             Op::Create
         }
         (None, View::Snapshot(_)) => Op::Snapshot,
-        (None, View::Watch | View::Resync(_)) => Op::Create,
+        (None, View::Watch | View::Resync(_) | View::Return { .. }) => Op::Create,
     };
     let actor = match op {
         Op::Create | Op::Update => observed.writers.actor(&observed.managed, previous.map(|row| &row.managed)),
@@ -158,7 +187,7 @@ pub fn present(
     };
     let (difference, patch) = diff.map_or((None, None), |diff| (Some(diff.difference), diff.patch));
     let snapshot = match (op, view) {
-        (Op::Snapshot, View::Snapshot(id)) => Some(id),
+        (Op::Snapshot, View::Snapshot(id) | View::Return { id, .. }) => Some(id),
         _ => None,
     };
     let (object, problem) = match observed.object {
@@ -166,7 +195,8 @@ pub fn present(
         Err(problem) => (None, Some(problem)),
     };
     drafts.push(Draft {
-        id: id::of_change(stream, &observed.uid, &observed.version, Of::State, lineage),
+        // The same state has the same id, though the lineage may be another by now.
+        id: told.unwrap_or_else(|| id::of_change(stream, &observed.uid, &observed.version, Of::State, lineage)),
         change: Change {
             op,
             origin: view.origin(),
@@ -180,12 +210,10 @@ pub fn present(
             difference,
             actor,
             patch: patch.filter(|_| detail.patch),
-            // What was logged before another way of cleaning may hold what is a secret now.
-            before: previous
-                .filter(|_| detail.before && view != View::Resync(By::Content))
-                .and_then(|row| row.object.clone()),
+            before: previous.filter(|_| detail.before).and_then(|row| row.object.clone()),
             object,
             problem,
+            truncated: None,
         },
     });
     Meaning::Changes(drafts)
@@ -224,7 +252,8 @@ fn gone(stream: &Stream, lineage: u64, row: &Row, key: ObjectKey, version: Optio
             patch: None,
             before: None,
             object: row.object.clone(),
-            problem: None,
+            problem: row.problem(),
+            truncated: None,
         },
     }
 }

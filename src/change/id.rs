@@ -33,16 +33,30 @@ pub fn of_control(log_id: &str, seq: u64) -> Id {
 
 /// The first 16 bytes of SHA-256 over the parts, each behind its length as 4 bytes big-endian.
 pub fn hash(parts: &[&str]) -> Id {
-    let mut hasher = Sha256::new();
-    for part in parts {
+    let mut hash = Hash::default();
+    parts.iter().for_each(|part| hash.add(part.as_bytes()));
+    hash.id()
+}
+
+/// The same for parts that come one by one.
+#[derive(Default)]
+pub struct Hash(Sha256);
+
+impl Hash {
+    /// The next part.
+    pub fn add(&mut self, part: &[u8]) {
         // Parts are names and versions: far below 4 GiB.
-        hasher.update((part.len() as u32).to_be_bytes());
-        hasher.update(part.as_bytes());
+        self.0.update((part.len() as u32).to_be_bytes());
+        self.0.update(part);
     }
-    let digest = hasher.finalize();
-    let mut id = [0; 16];
-    id.copy_from_slice(&digest[..16]);
-    Id(id)
+
+    /// The id of all of them.
+    pub fn id(self) -> Id {
+        let digest = self.0.finalize();
+        let mut id = [0; 16];
+        id.copy_from_slice(&digest[..16]);
+        Id(id)
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! A place in JSON text that only moves on: over whole values, keys and punctuation, refusing whatever a JSON parser would refuse.
 //! It makes nothing of what it passes: no trees, no copies.
 
+mod over;
 mod pass;
 mod stops;
 
 use std::borrow::Cow;
 
+pub(super) use over::{over, over_string};
 use stops::Stops;
 
 /// The API server takes deeper JSON than most parsers; beyond this it is not an object anyone wrote.
@@ -99,6 +101,12 @@ impl<'a> Json<'a> {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Goes on at `at`: what is before it was passed by other means.
+    pub(super) fn jump(&mut self, at: usize) {
+        self.stops.pass(self.bytes, at);
+        self.at = at;
     }
 
     #[inline(always)]

@@ -54,6 +54,9 @@ pub enum PatternError {
     /// `~` is written `~0` and `/` in a name is written `~1`; nothing else follows a `~`.
     #[error("found {0:?}, in which a ~ is followed by neither 0 (for ~) nor 1 (for /)")]
     Escape(String),
+    /// A `*` is a part of a name: whoever writes it means names that begin so, which there is no way to say.
+    #[error("found {0:?}, in which a * is only part of a name; allowed: * for any one name or index, such as /data/*")]
+    Part(String),
     /// It hits or holds what an object is known by.
     #[error(
         "found {0:?}, which takes in what an object is known by; allowed: any path but /kind, /apiVersion, /metadata and \
@@ -71,6 +74,10 @@ impl Pattern {
             token => unescape(token).map(Token::Name),
         });
         let tokens: Vec<Token> = tokens.collect::<Option<_>>().ok_or_else(|| PatternError::Escape(text.into()))?;
+        // Taken as it stands it would redact nothing, without a word.
+        if tokens.iter().any(|token| matches!(token, Token::Name(name) if name.contains('*'))) {
+            return Err(PatternError::Part(text.into()));
+        }
         let takes_in =
             |path: &&[&str]| tokens.len() <= path.len() && tokens.iter().zip(*path).all(|(token, name)| token.is(name));
         if IDENTITY.iter().any(takes_in) {
@@ -171,6 +178,9 @@ mod tests {
             assert_eq!(Pattern::parse(text).unwrap().as_str(), text);
         }
         assert_eq!(Pattern::parse("spec").unwrap_err(), PatternError::NoSlash("spec".into()));
+        for text in ["/data/pass*", "/spec/*x/a"] {
+            assert_eq!(Pattern::parse(text).unwrap_err(), PatternError::Part(text.into()));
+        }
         assert_eq!(Pattern::parse("").unwrap_err(), PatternError::NoSlash(String::new()));
         for text in ["/a~", "/a~2", "/~/b"] {
             assert_eq!(Pattern::parse(text).unwrap_err(), PatternError::Escape(text.into()));

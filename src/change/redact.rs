@@ -46,6 +46,12 @@ impl RedactKey {
     }
 }
 
+/// Whether a value is what [`RedactKey::mark`] writes.
+pub(super) fn is_mark(value: &str) -> bool {
+    let digits = value.strip_prefix("redacted:").filter(|digits| digits.len() == 16);
+    digits.is_some_and(|digits| digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
+}
+
 // By hand: a key is never printed.
 impl fmt::Debug for RedactKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,20 +9,28 @@ use super::pattern::{Pattern, Token};
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Annotations in which other tools than kubectl keep the object a second time, with everything in it that is redacted.
-const EMBEDDING: [&str; 6] = [
+const EMBEDDING: [&str; 7] = [
     "banzaicloud.com/last-applied",
     "kapp.k14s.io/original",
     "kapp.k14s.io/original-diff",
+    "kapp.k14s.io/original-diff-full",
     "kopf.dev/last-handled-configuration",
     "kopf.zalando.org/last-handled-configuration",
     "objectset.rio.cattle.io/applied",
 ];
+
+/// An annotation of Secrets that holds a token in clear: OpenShift keeps there what is in the Secret that it was made from.
+const TOKEN: &str = "openshift.io/token-secret.value";
 
 /// What is at a path, or is done to it. Where two apply, the later one here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// Nothing.
     Pass,
+    /// Redacted if it looks like the text of an object.
+    RedactCopy,
+    /// Redacted if it may be the text of anything with a structure.
+    RedactText,
     /// Redacted if the object is a release of Helm.
     RedactRelease,
     /// Redacted unless it is an object, whose members have rules of their own.
@@ -102,6 +110,7 @@ impl Rules {
         ];
         match (group, resource) {
             ("", "secrets") => {
+                paths.push((annotation(TOKEN), Role::Redact));
                 for part in ["data", "stringData"] {
                     paths.push((vec![name(part)], Role::RedactUnlessObject));
                     paths.push((vec![name(part), Token::Any], Role::Redact));
@@ -110,13 +119,16 @@ impl Rules {
             ("", "configmaps") => paths.push((vec![name("data"), name("release")], Role::RedactRelease)),
             _ => {}
         }
-        if (group, resource) == ("", "secrets") || !redact.is_empty() {
+        // Tools that are not known here keep copies too.
+        let annotations = || vec![name("metadata"), name("annotations"), Token::Any];
+        let copies = if (group, resource) == ("", "secrets") { Role::RedactText } else { Role::RedactCopy };
+        if copies == Role::RedactText || !redact.is_empty() {
+            paths.push((annotations(), copies));
             paths.extend(EMBEDDING.map(|key| (annotation(key), Role::Redact)));
         }
         paths.extend(drop.iter().map(|pattern| (pattern.tokens().to_vec(), Role::Cut)));
         paths.extend(redact.iter().map(|pattern| (pattern.tokens().to_vec(), Role::Redact)));
-        let redacts =
-            paths.iter().any(|(_, role)| matches!(role, Role::RedactRelease | Role::RedactUnlessObject | Role::Redact));
+        let redacts = paths.iter().any(|(_, role)| (Role::RedactCopy..=Role::Redact).contains(role));
         let mut rules = Self { nodes: Vec::new(), redacts };
         rules.add(&paths.iter().map(|(tokens, role)| (tokens.as_slice(), *role)).collect());
         rules

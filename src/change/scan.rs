@@ -4,6 +4,8 @@
 //! their keys. A key that a rule names is recognised however it is escaped, and may be there once only: nothing hides behind
 //! another spelling or a second copy.
 
+mod copy;
+mod identity;
 mod managed;
 
 use std::{borrow::Cow, ops::Range};
@@ -15,6 +17,7 @@ use super::{
     pattern::push_token,
     rules::{Node, Role, Rules},
 };
+use identity::Identity;
 
 /// Why an object's identity could not be found: nothing can be logged of it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -60,16 +63,19 @@ fn observe_at<'a>(cleaner: &'a Cleaner, json: &mut Json<'a>) -> Result<Observed,
     if walked.is_ok() && !json.is_ascii() && std::str::from_utf8(object).is_err() {
         walked = Err("bad UTF-8");
     }
-    let Scan { mut found, mut edits, .. } = scan;
-    let (Some(name), Some(version)) = (found.name.take(), found.version.take()) else {
+    let Scan { found, mut edits, .. } = scan;
+    let identity = match walked {
+        Ok(()) => found.identity,
+        // The walk may have ended before all of it was seen.
+        Err(_) => Identity::search(&json.bytes[start..]).unwrap_or_default(),
+    };
+    let given = |part: Option<Cow<'a, str>>| part.filter(|text| !text.is_empty()).map(Cow::into_owned);
+    let (Some(name), Some(version)) = (given(identity.name), given(identity.version)) else {
         let problem = walked.err().unwrap_or("no metadata.name or metadata.resourceVersion");
         return Err(NoIdentity { at, problem });
     };
-    let key = ObjectKey { namespace: found.namespace.take().unwrap_or_default().into_owned(), name: name.into_owned() };
-    let uid = match found.uid.take() {
-        Some(uid) => uid.into_owned(),
-        None => format!("{}/{}", key.namespace, key.name),
-    };
+    let key = ObjectKey { namespace: identity.namespace.unwrap_or_default().into_owned(), name };
+    let uid = given(identity.uid).unwrap_or_else(|| format!("{}/{}", key.namespace, key.name));
     for Edit { span, .. } in &mut edits {
         *span = span.start - start..span.end - start;
     }
@@ -84,10 +90,7 @@ fn observe_at<'a>(cleaner: &'a Cleaner, json: &mut Json<'a>) -> Result<Observed,
 struct Found<'a> {
     has_kind: bool,
     has_api_version: bool,
-    namespace: Option<Cow<'a, str>>,
-    name: Option<Cow<'a, str>>,
-    uid: Option<Cow<'a, str>>,
-    version: Option<Cow<'a, str>>,
+    identity: Identity<'a>,
     generation: Option<i64>,
     managed: Managed,
     writers: Writers,
@@ -220,14 +223,16 @@ impl<'a> Scan<'a> {
                 self.json.value()?;
                 self.found.has_api_version = true;
             }
-            Role::Namespace => self.found.namespace = Some(self.text()?),
-            Role::Name => self.found.name = Some(self.text()?),
-            Role::Uid => self.found.uid = Some(self.text()?),
-            Role::Version => self.found.version = Some(self.text()?),
+            Role::Namespace => self.found.identity.namespace = self.text()?,
+            Role::Name => self.found.identity.name = self.text()?,
+            Role::Uid => self.found.identity.uid = self.text()?,
+            Role::Version => self.found.identity.version = self.text()?,
             Role::Generation => {
                 self.json.value()?;
                 let digits = std::str::from_utf8(&self.json.bytes[from..self.json.at]).map_err(|_| "bad UTF-8")?;
-                self.found.generation = Some(digits.parse().map_err(|_| "bad generation")?);
+                if digits != "null" {
+                    self.found.generation = Some(digits.parse().map_err(|_| "bad generation")?);
+                }
             }
             Role::ManagedFields => {
                 managed::read(&mut self.json, &mut self.found.managed, &mut self.found.writers)?;
@@ -242,11 +247,17 @@ impl<'a> Scan<'a> {
                 self.inside(node, at, first)?;
                 self.path.pop();
             }
-            Role::Redact | Role::RedactUnlessObject | Role::RedactRelease => {
+            Role::Redact | Role::RedactUnlessObject | Role::RedactRelease | Role::RedactCopy | Role::RedactText => {
                 self.path.push(step);
                 self.inside(node, at, first)?;
                 let span = from..self.json.at;
-                if is_something(&self.json.bytes[span.clone()]) {
+                let value = &self.json.bytes[span.clone()];
+                let is_meant = match node.role {
+                    Role::RedactCopy => copy::is_of_object(value),
+                    Role::RedactText => copy::may_be(value),
+                    _ => true,
+                };
+                if is_meant && is_something(value) {
                     self.redact(span, node.role, edits_before)?;
                 }
                 self.path.pop();
@@ -281,11 +292,13 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn text(&mut self) -> Walked<Cow<'a, str>> {
-        if self.json.peek() != Some(b'"') {
-            return Err("not a string");
+    /// The text that begins here; null is none.
+    fn text(&mut self) -> Walked<Option<Cow<'a, str>>> {
+        match self.json.peek() {
+            Some(b'"') => self.json.quoted()?.text().map(Some),
+            Some(b'n') => self.json.value().map(|()| None),
+            _ => Err("not a string"),
         }
-        self.json.quoted()?.text()
     }
 
     #[inline]

@@ -38,15 +38,21 @@ impl Writers {
     /// differ in their fields alone: if nothing else has changed, that counts too.
     pub(super) fn actor(&self, managed: &Managed, before: Option<&Managed>) -> Option<Actor> {
         let known = |is_it: &dyn Fn(&Trace) -> bool| before.is_some_and(|before| before.0.iter().any(is_it));
+        let is_newer = |trace: &Trace| !known(&|before| before.writer == trace.writer);
+        let at = |index: usize| self.parts(index)[3];
         let changed = managed.0.iter().zip(0..self.ends.len());
         let changed = changed.filter(|(trace, _)| !known(&|before| before.entry == trace.entry));
         // The API server writes times in UTC and to the second: as text they are in order. It writes none for some entries;
         // one of those that is new is the latest there is.
-        let (_, latest) = changed.max_by_key(|(trace, index)| {
-            let is_newer = !known(&|before| before.writer == trace.writer);
-            let at = self.parts(*index)[3];
-            (is_newer, is_newer && at.is_empty(), at)
+        let (trace, latest) = changed.clone().max_by_key(|(trace, index)| {
+            let is_newer = is_newer(trace);
+            (is_newer, is_newer && at(*index).is_empty(), at(*index))
         })?;
+        // One has taken a field from the other, and checksums do not tell which one: rather nobody than the wrong one.
+        let as_late = |index: usize| at(index).is_empty() || at(index) == at(latest);
+        if !is_newer(trace) && changed.filter(|(_, index)| as_late(*index)).count() > 1 {
+            return None;
+        }
         let [manager, operation, subresource, at] = self.parts(latest).map(str::to_owned);
         let at = Some(at).filter(|at| !at.is_empty());
         (!manager.is_empty() || !operation.is_empty()).then_some(Actor { manager, operation, subresource, at })
@@ -116,5 +122,21 @@ mod tests {
         // Twice within a second.
         assert_eq!(actor(&before, &[("create", "", "T1", "a b c"), status]).as_deref(), Some("create"));
         assert_eq!(actor(&before, &before), None);
+    }
+
+    #[test]
+    fn where_an_entry_may_only_have_lost_a_field_nobody_is_the_actor() {
+        // Both wrote in the second before, too: one of them has taken `b` from the other.
+        let (one, other) = (("one", "", "T1", "a b"), ("other", "", "T1", "c"));
+        assert_eq!(actor(&[one, other], &[("one", "", "T1", "a"), ("other", "", "T1", "b c")]), None);
+        assert_eq!(actor(&[one, other], &[("one", "", "T1", "a b c"), ("other", "", "T1", "")]), None);
+        // The same with one that has no time.
+        let scale = ("scale", "scale", "", "r");
+        assert_eq!(actor(&[one, scale], &[("one", "", "T1", "a"), ("scale", "scale", "", "r b")]), None);
+        // Who wrote later than the other has written.
+        let later = ("other", "", "T2", "b c");
+        assert_eq!(actor(&[one, other], &[("one", "", "T1", "a"), later]).as_deref(), Some("other"));
+        let again = ("other", "", "T2", "b c d");
+        assert_eq!(actor(&[one, later], &[("one", "", "T1", "a"), again]).as_deref(), Some("other"));
     }
 }

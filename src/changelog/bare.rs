@@ -32,7 +32,7 @@ impl BareLog {
             now: Timestamp::UNIX_EPOCH,
             applied: None,
             oldest_needed: 1,
-            passed: 0,
+            passed: Some(0),
         };
         let (writer, _) = recovery.run(|_, _| Ok(()))?;
         Ok(Self { directory: directory.into(), log_id, writer })

@@ -10,10 +10,12 @@ use kubetide_sink::{
 };
 
 use super::{
-    CatchUp, Cause, Given, Phase, Removal, StoreError, StreamState, View,
-    store::{Step, Tombstone, read_place},
+    CatchUp, Cause, Given, Loss, Phase, Removal, StoreError, StreamState, View,
+    cursor::LONGEST_PLACE,
+    store::{Place, Step, Tombstone, read_place},
+    today,
 };
-use crate::change::{ObjectKey, Row, id};
+use crate::change::{Cleaner, ObjectKey, Row, id};
 
 /// A page looks at this many at most: the walk can be left between two pages.
 const LOOKED_AT: usize = 4096;
@@ -37,6 +39,12 @@ pub struct PageLimits {
     pub bytes: usize,
 }
 
+/// A stream whose rows are told.
+pub(super) struct Followed {
+    pub(super) stream: Arc<Stream>,
+    cleaner: Option<Cleaner>,
+}
+
 impl View {
     /// The next page of a catch-up, of the streams that the sink takes.
     pub fn page(
@@ -45,7 +53,7 @@ impl View {
         takes: impl Fn(&str) -> bool,
         limits: PageLimits,
     ) -> Result<Page, StoreError> {
-        let streams: HashMap<String, Arc<Stream>> = self
+        let streams: HashMap<String, Followed> = self
             .known
             .store
             .states()?
@@ -53,7 +61,7 @@ impl View {
             // What is not followed any more is not told as what there is: nobody knows whether it is still so. A sink that was
             // left behind gets what it missed of it, as far as it was told the others, and then the removal.
             .filter(|(_, state)| !(catch_up.is_whole() && matches!(state.phase, Phase::Removed { .. })))
-            .map(|(stream, _)| (stream.to_string(), Arc::new(stream)))
+            .map(|(stream, _)| (stream.to_string(), self.followed(stream)))
             .filter(|(name, _)| takes(name))
             .collect();
         let wanted = |seq: u64| catch_up.from < seq && seq <= catch_up.head;
@@ -64,12 +72,12 @@ impl View {
             let (place, step) = step?;
             let (stream, key) = read_place(&place)?;
             let record = match (streams.get(stream), step) {
-                (Some(stream), Step::Row(row)) if wanted(row.seq) => {
+                (Some(followed), Step::Row(row)) if wanted(row.seq) => {
                     let known = row.since <= catch_up.since;
-                    Some((known, self.snapshot_record(stream, key, row, catch_up.id)))
+                    Some((known, self.snapshot_record(followed, key, row, catch_up.id)))
                 }
-                (Some(stream), Step::Tombstone(tombstone)) if wanted(tombstone.seq) => {
-                    Some((true, self.delete_record(stream, key, tombstone)))
+                (Some(followed), Step::Tombstone(tombstone)) if wanted(tombstone.seq) => {
+                    Some((true, self.delete_record(&followed.stream, key, tombstone)))
                 }
                 _ => None,
             };
@@ -77,7 +85,8 @@ impl View {
             let full = page.records.len() >= limits.records
                 || (!page.records.is_empty() && bytes + weight > limits.bytes)
                 || looked_at >= LOOKED_AT;
-            if full {
+            // Where the cursor cannot note the place, the page is larger by a record.
+            if full && last.as_ref().is_some_and(|last: &Place| last.len() <= LONGEST_PLACE) {
                 page.after = last;
                 return Ok(page);
             }
@@ -95,13 +104,23 @@ impl View {
         Ok(page)
     }
 
+    /// A stream, with what its rows are cleaned by today.
+    pub(super) fn followed(&self, stream: Stream) -> Followed {
+        Followed { cleaner: self.today.cleaner(&stream), stream: stream.into() }
+    }
+
     /// Whether tombstones are missing that a sink would need that has read the log up to `seq`.
     pub fn has_forgotten_deletes_behind(&self, seq: u64) -> Result<bool, StoreError> {
         Ok(seq < self.known.store.buried()?)
     }
 
-    fn snapshot_record(&self, stream: &Arc<Stream>, key: ObjectKey, row: Row, snapshot: Id) -> Record {
-        let problem = row.object.is_none().then(|| "the object could not be read when it was observed".to_owned());
+    pub(super) fn snapshot_record(&self, followed: &Followed, key: ObjectKey, row: Row, snapshot: Id) -> Record {
+        let problem = row.problem();
+        let cleaned = row.object.map(|object| today::cleaned(followed.cleaner.as_ref(), object)).transpose();
+        let (object, problem) = match cleaned {
+            Ok(object) => (object, problem),
+            Err(problem) => (None, Some(problem)),
+        };
         let change = Change {
             op: Op::Snapshot,
             origin: Origin::List,
@@ -116,14 +135,16 @@ impl View {
             actor: None,
             patch: None,
             before: None,
-            object: row.object,
+            object,
             problem,
+            truncated: None,
         };
         let (id, seq, observed_at) = (row.id, row.seq, row.observed_at);
-        Record { id, log_id: self.log_id.clone(), seq, stream: stream.clone(), observed_at, body: Body::Change(change) }
+        let (log_id, stream) = (self.log_id.clone(), followed.stream.clone());
+        Record { id, log_id, seq, stream, observed_at, body: Body::Change(change) }
     }
 
-    fn delete_record(&self, stream: &Arc<Stream>, key: ObjectKey, tombstone: Tombstone) -> Record {
+    pub(super) fn delete_record(&self, stream: &Arc<Stream>, key: ObjectKey, tombstone: Tombstone) -> Record {
         let Tombstone { id, seq, observed_at, .. } = tombstone;
         let change = Change {
             op: Op::Delete,
@@ -141,6 +162,7 @@ impl View {
             before: None,
             object: None,
             problem: None,
+            truncated: None,
         };
         Record { id, log_id: self.log_id.clone(), seq, stream: stream.clone(), observed_at, body: Body::Change(change) }
     }
@@ -202,6 +224,38 @@ impl View {
         let from = GapFrom { resource_version: None, at: None, seq: acknowledged };
         let id = id::hash(&[&self.log_id, &acknowledged.to_string(), sink, "replay", &at.to_string()]);
         self.control(cluster, id, acknowledged, at, What::Replay { from })
+    }
+
+    /// What dead letters begin with that are given again. `before` is the place before the first of them.
+    pub fn letters_record(
+        &self,
+        sink: &str,
+        cluster: &Cluster,
+        acknowledged: u64,
+        at: jiff::Timestamp,
+        (before, letters): (u64, u64),
+    ) -> Record {
+        let from = GapFrom { resource_version: None, at: None, seq: before };
+        let what = What::Letters { from, letters };
+        self.control(cluster, self.id_of_letters(sink, at), acknowledged, at, what)
+    }
+
+    /// The id of a replay of dead letters, and of what is told with it.
+    pub fn id_of_letters(&self, sink: &str, at: jiff::Timestamp) -> Id {
+        id::hash(&[&self.log_id, sink, "letters", &at.to_string()])
+    }
+
+    /// The word that the log that the sink knows of is not there any more.
+    pub fn loss_record(&self, sink: &str, cluster: &Cluster, loss: Loss, seq: u64, at: jiff::Timestamp) -> Record {
+        let reason = match loss {
+            Loss::Lost => Reason::LogLost,
+            Loss::Rewound => Reason::LogRewound,
+        };
+        let from = GapFrom { resource_version: None, at: None, seq };
+        let id = id::hash(&[&self.log_id, &seq.to_string(), sink, reason.as_str(), &at.to_string()]);
+        let body = Body::Control(Control { what: What::Gap { reason, from }, scope: Scope::Log });
+        let stream = Arc::new(Stream::none_of(cluster.clone()));
+        Record { id, log_id: self.log_id.clone(), seq: 0, stream, observed_at: at, body }
     }
 
     fn to_sink(&self, sink: &str, cluster: &Cluster, catch_up: &CatchUp, what: What) -> Record {

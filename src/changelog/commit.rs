@@ -27,8 +27,10 @@ use super::{
     frame::Frame,
     keeper::Keeper,
     recent::Recent,
+    room,
     segment::{AppendError, Place, Writer},
     store::{Rows, Store},
+    today::Today,
 };
 use crate::{change::compare::Detail, clock::Clock, config::Sync, vitals::Vitals};
 use entry::Group;
@@ -71,6 +73,9 @@ pub(super) struct Committer {
     pub(super) sync: Sync,
     /// Asked to end: whoever waits for room gives up.
     pub(super) ending: Arc<AtomicBool>,
+    /// Whether the volume was ever full.
+    pub(super) was_short: bool,
+    pub(super) today: Today,
     /// What somebody wants to be removed, on a way of its own: the queue is not read while there is no room.
     pub(super) purges: mpsc::Receiver<Purge>,
     pub(super) asked_to_purge: Vec<Purge>,
@@ -105,8 +110,21 @@ enum Course {
 }
 
 impl Committer {
-    /// Runs until the queue is closed. An error means that the log can no longer be trusted to grow: the process must end.
-    pub(super) fn run(mut self, mut queue: mpsc::Receiver<Message>) -> Result<(), WriteError> {
+    /// Runs until the queue is closed. An error means that the log can no longer be trusted to grow: it must be opened anew.
+    pub(super) fn run(mut self, queue: mpsc::Receiver<Message>) -> Result<(), WriteError> {
+        self.work(queue).map_err(|error| match error {
+            // What a thread of the store died of is not known; where there was no room, it is that.
+            WriteError::Store(store)
+                if room::is_want_of_room(&store)
+                    || store.is_dead() && (self.was_short || self.keeper.no_space().is_some()) =>
+            {
+                WriteError::NoRoom(store)
+            }
+            error => error,
+        })
+    }
+
+    fn work(&mut self, mut queue: mpsc::Receiver<Message>) -> Result<(), WriteError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(WriteError::Append)?;
         let mut bookmarks_due = Instant::now() + BOOKMARK_INTERVAL;
@@ -244,6 +262,7 @@ impl Committer {
             match written {
                 Ok(place) => break place,
                 Err(AppendError::Full(error)) => {
+                    self.was_short = true;
                     if self.wait(&error.to_string())? == Course::GivenUp {
                         return Ok(Course::GivenUp);
                     }
@@ -300,17 +319,12 @@ impl Committer {
     /// Waits until the log may grow.
     fn wait_for_room(&mut self) -> Result<Course, WriteError> {
         loop {
-            let obstacle = match self.keeper.trim(self.clock.wall())? {
-                Some(obstacle) => Some(obstacle),
-                None => self.keeper.no_space(),
-            };
-            match obstacle {
-                None => return Ok(Course::On),
-                Some(obstacle) => {
-                    if self.wait(&obstacle)? == Course::GivenUp {
-                        return Ok(Course::GivenUp);
-                    }
-                }
+            let behind = self.keeper.trim(self.clock.wall())?;
+            let full = self.keeper.no_space();
+            self.was_short |= full.is_some();
+            let Some(obstacle) = behind.or(full) else { return Ok(Course::On) };
+            if self.wait(&obstacle)? == Course::GivenUp {
+                return Ok(Course::GivenUp);
             }
         }
     }

@@ -1,13 +1,15 @@
 //! A sink's cursor: how far it has acknowledged the log, and which batch is under way.
 //!
-//! One small file per sink with two slots that are written in turn, each with its own checksum. A torn or flipped slot is
-//! seen and never used; the other one is a single step older, which costs at most the repetition of one batch.
+//! One small file per sink with two slots that are written in turn, each with its own checksum, which covers the sink's name. A
+//! torn or flipped slot, or one of another sink, is seen and never used; the other one is a single step older, which costs at
+//! most the repetition of one batch.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use kubetide_sink::Id;
 use serde::{Deserialize, Serialize};
@@ -19,8 +21,11 @@ use super::{
 };
 use crate::change::id;
 
-/// A slot is four disk sectors: the longest names of an object fit in, and a torn write touches one slot only.
+/// A slot is four disk sectors: the longest names of nearly every object fit in, and a torn write touches one slot only.
 const SLOT_LEN: usize = 2048;
+/// A catch-up can be left behind a place that is no longer than this: everything else in a slot is smaller than the rest of it.
+/// Names in some groups (RBAC) may be as long as a request.
+pub(super) const LONGEST_PLACE: usize = SLOT_LEN - 256;
 
 /// How far a sink is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +52,32 @@ pub enum Errand {
     },
     /// The present state of the objects.
     CatchUp(CatchUp),
+    /// The word that the log it was delivered from is not this one any more.
+    Loss {
+        /// What has become of it.
+        loss: Loss,
+        /// How far it had been delivered.
+        seq: u64,
+        /// When that was found.
+        at: Timestamp,
+    },
+    /// Dead letters that are given again. They are in a file of their own.
+    Letters {
+        /// When that began.
+        at: Timestamp,
+        /// How much of it is done: first the word that they come, then the letters, then a look at what has become of the object of
+        /// each.
+        given: u64,
+    },
+}
+
+/// What has become of a log that a sink knows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Loss {
+    /// There is another one in its place.
+    Lost,
+    /// It is an older state of the one that the sink knows of.
+    Rewound,
 }
 
 /// A catch-up: the rows and tombstones with `from < seq <= head`, in key order; then the log goes on behind `head`.
@@ -77,10 +108,12 @@ pub struct CatchUp {
 pub enum Cause {
     /// The sink is new.
     New,
-    /// Somebody asked for it.
+    /// Somebody asked for it. It has read the log up to the head of the first walk, and goes on behind it.
     Asked,
     /// The log was trimmed before the sink had read it.
     Behind,
+    /// The log was trimmed before the sink had read it; it knows, but what it was given since is not enough.
+    Again,
 }
 
 /// What a catch-up has told.
@@ -107,6 +140,14 @@ impl CatchUp {
     pub const fn is_whole(&self) -> bool {
         self.since == 0
     }
+
+    /// Why, if it is begun anew: a gap that was told is not told a second time, and one that was not is still owed.
+    pub const fn cause_anew(&self) -> Cause {
+        match self.cause {
+            Cause::Behind if self.announced => Cause::Again,
+            cause => cause,
+        }
+    }
 }
 
 impl Cursor {
@@ -118,7 +159,7 @@ impl Cursor {
     pub const fn needs(&self) -> u64 {
         match &self.errand {
             Some(Errand::CatchUp(catch_up)) => catch_up.head + 1,
-            Some(Errand::Replay { .. }) | None => self.acknowledged + 1,
+            Some(Errand::Replay { .. } | Errand::Loss { .. } | Errand::Letters { .. }) | None => self.acknowledged + 1,
         }
     }
 
@@ -126,8 +167,29 @@ impl Cursor {
     pub const fn settled(&self) -> u64 {
         match &self.errand {
             Some(Errand::CatchUp(catch_up)) => catch_up.from,
-            Some(Errand::Replay { .. }) | None => self.acknowledged,
+            Some(Errand::Replay { .. } | Errand::Loss { .. } | Errand::Letters { .. }) | None => self.acknowledged,
         }
+    }
+
+    /// The furthest place that a receiver can be at which was given everything from here: what is sent is noted before. One that is
+    /// further was given it by a later state of this directory, which is not there any more.
+    pub fn furthest_sent(&self) -> u64 {
+        let in_flight = self.in_flight.map_or(0, |(_, to)| to);
+        let head = if let Some(Errand::CatchUp(catch_up)) = &self.errand { catch_up.head } else { 0 };
+        self.reached.max(in_flight).max(head)
+    }
+
+    /// Everything up to here is durable at the receiver.
+    pub fn acknowledge(&mut self, to: u64) {
+        let reached = self.reached.max(to);
+        *self = Self { acknowledged: to, reached, in_flight: None, errand: None, ..self.clone() };
+    }
+
+    /// Everything up to here is durable at the receiver; the rest of the batch is still under way.
+    pub fn acknowledge_part(&mut self, to: u64) {
+        let rest = self.in_flight.filter(|(_, end)| *end > to).map(|(_, end)| (to + 1, end));
+        self.acknowledge(to);
+        self.in_flight = rest;
     }
 
     /// Goes back, so that the record `from` comes next.
@@ -157,6 +219,7 @@ impl Cursor {
 #[derive(Debug)]
 pub struct CursorFile {
     path: PathBuf,
+    sink: String,
     file: Box<dyn DiskFile>,
     generation: u64,
     cursor: Cursor,
@@ -164,10 +227,29 @@ pub struct CursorFile {
     hold: Option<Hold>,
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Slot {
+/// A state of the cursor, and the how manieth it is. Of two that speak of the same log the later one holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
     generation: u64,
     cursor: Cursor,
+}
+
+impl Slot {
+    /// Where the sink is in this state.
+    pub const fn cursor(&self) -> &Cursor {
+        &self.cursor
+    }
+
+    /// As a sink keeps it that delivers exactly once: people can read it.
+    pub fn to_bytes(&self) -> Bytes {
+        // Numbers and text, which are always JSON.
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    /// What a sink has kept.
+    pub fn of_bytes(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
 }
 
 impl CursorFile {
@@ -189,13 +271,8 @@ impl CursorFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let damaged = |problem: &str| OpenError::Damaged { file: path.clone(), offset: 0, problem: problem.into() };
-        let newest = read_newest(&*file).map_err(failed)?;
-        let Slot { generation, cursor } = newest.ok_or_else(|| damaged("neither copy of the cursor is whole"))?;
-        if cursor.log_id != log_id {
-            return Err(damaged("the cursor is of another log"));
-        }
-        Ok(Some(Self { path, file, generation, cursor, hold: None }))
+        let Slot { generation, cursor } = read(&*file, &path, sink, log_id)?;
+        Ok(Some(Self { path, sink: sink.into(), file, generation, cursor, hold: None }))
     }
 
     /// Makes the cursor of a new sink, which has everything up to `acknowledged`.
@@ -221,7 +298,8 @@ impl CursorFile {
         let next = path.with_extension("cursor.next");
         let failed = |source| OpenError::Directory { operation: "write to", path: path.clone(), source };
         let file = disk.create(&next).map_err(failed)?;
-        let mut made = Self { path: path.clone(), file, generation: 0, cursor: cursor.clone(), hold: None };
+        let (sink, first) = (sink.into(), cursor.clone());
+        let mut made = Self { path: path.clone(), sink, file, generation: 0, cursor: first, hold: None };
         made.write(cursor).map_err(failed)?;
         disk.rename(&next, &path).map_err(failed)?;
         disk.sync_directory(directory).map_err(failed)?;
@@ -246,25 +324,38 @@ impl CursorFile {
 
     /// Moves past a batch that the sink has acknowledged.
     pub fn acknowledge(&mut self, to: u64) -> io::Result<()> {
-        let reached = self.cursor.reached.max(to);
-        self.write(Cursor { acknowledged: to, reached, in_flight: None, errand: None, ..self.cursor.clone() })
+        self.change(|cursor| cursor.acknowledge(to))
     }
 
     /// Changes course.
     pub fn change(&mut self, change: impl FnOnce(&mut Cursor)) -> io::Result<()> {
         let mut cursor = self.cursor.clone();
         change(&mut cursor);
-        self.write(cursor)
+        self.put(self.next(cursor))
+    }
+
+    /// This as the next state, which is not written yet.
+    pub const fn next(&self, cursor: Cursor) -> Slot {
+        Slot { generation: self.generation + 1, cursor }
+    }
+
+    /// Whether this state is later than the one that is here.
+    pub const fn is_before(&self, slot: &Slot) -> bool {
+        self.generation < slot.generation
     }
 
     fn write(&mut self, cursor: Cursor) -> io::Result<()> {
-        let slot = Slot { generation: self.generation + 1, cursor };
+        self.put(self.next(cursor))
+    }
+
+    /// Writes a state.
+    pub fn put(&mut self, slot: Slot) -> io::Result<()> {
         let payload = postcard::to_stdvec(&slot).map_err(io::Error::other)?;
         let mut bytes = [0; SLOT_LEN];
         let len = u16::try_from(payload.len()).map_err(io::Error::other)?;
         bytes[4..6].copy_from_slice(&len.to_le_bytes());
         bytes.get_mut(6..6 + payload.len()).ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(&payload);
-        let crc = crc32c::crc32c(&bytes[4..]);
+        let crc = checksum(&self.sink, &bytes[4..]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         write_all_at(&*self.file, &bytes, slot.generation % 2 * SLOT_LEN as u64)?;
         self.file.sync_data()?;
@@ -286,41 +377,73 @@ fn path_of(directory: &Path, sink: &str) -> PathBuf {
     directory.join(format!("{sink}.cursor"))
 }
 
-/// The newer of the two copies that are whole.
-fn read_newest(file: &dyn DiskFile) -> io::Result<Option<Slot>> {
+/// What a cursor file says. One that was lost, of which nothing is left, is damaged like any other.
+fn read(file: &dyn DiskFile, path: &Path, sink: &str, log_id: &str) -> Result<Slot, OpenError> {
     let mut bytes = vec![0; 2 * SLOT_LEN];
-    let read = read_up_to(file, &mut bytes, 0)?;
-    Ok(newest(&bytes[..read]))
+    let read = read_up_to(file, &mut bytes, 0);
+    let read = read.map_err(|source| OpenError::Directory { operation: "read", path: path.into(), source })?;
+    let damaged = |problem: &str| OpenError::Damaged { file: path.into(), offset: 0, problem: problem.into() };
+    let slot = newest(&bytes[..read], sink);
+    let slot = slot.ok_or_else(|| damaged("neither copy in it is a whole cursor of this sink"))?;
+    if slot.cursor.log_id != log_id {
+        return Err(damaged("the cursor is of another log"));
+    }
+    Ok(slot)
 }
 
-fn newest(bytes: &[u8]) -> Option<Slot> {
-    let whole = bytes.chunks(SLOT_LEN).filter_map(|chunk| parse_slot(chunk.try_into().ok()?));
+/// The newer of the two copies that are whole.
+fn newest(bytes: &[u8], sink: &str) -> Option<Slot> {
+    let whole = bytes.chunks(SLOT_LEN).filter_map(|chunk| parse_slot(chunk.try_into().ok()?, sink));
     whole.max_by_key(|slot| slot.generation)
 }
 
-fn parse_slot(bytes: &[u8; SLOT_LEN]) -> Option<Slot> {
+/// Over the name of the sink and what the slot holds behind its checksum: a file that has come under another name is not what was
+/// written there.
+fn checksum(sink: &str, rest: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(sink.as_bytes()), rest)
+}
+
+fn parse_slot(bytes: &[u8; SLOT_LEN], sink: &str) -> Option<Slot> {
     let (crc, rest) = bytes.split_first_chunk::<4>()?;
     let (len, payload) = rest.split_first_chunk::<2>()?;
-    if crc32c::crc32c(rest) != u32::from_le_bytes(*crc) {
+    if checksum(sink, rest) != u32::from_le_bytes(*crc) {
         return None;
     }
     postcard::from_bytes(payload.get(..u16::from_le_bytes(*len) as usize)?).ok()
 }
 
-/// The cursors of all sinks that have ever had one here: (sink, cursor).
-pub(super) fn all_in(directory: &Path) -> io::Result<Vec<(String, Cursor)>> {
-    all_on(&Volume, directory)
+/// The cursors of all sinks that have ever had one here. A damaged one is refused by its file: what its sink has not read yet is not
+/// known, and nobody may take it for nothing.
+pub(super) fn all_in(directory: &Path, log_id: &str) -> Result<Vec<(String, Cursor)>, OpenError> {
+    all_on(&Volume, directory, log_id)
 }
 
-pub(super) fn all_on(disk: &dyn Disk, directory: &Path) -> io::Result<Vec<(String, Cursor)>> {
-    let mut all = Vec::new();
-    for name in disk.list(directory)? {
+pub(super) fn all_on(disk: &dyn Disk, directory: &Path, log_id: &str) -> Result<Vec<(String, Cursor)>, OpenError> {
+    let each = each_on(disk, directory, log_id)?.into_iter();
+    each.map(|Found { sink, cursor, .. }| Ok((sink, cursor?))).collect()
+}
+
+/// A file with a sink's cursor.
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    pub(super) sink: String,
+    pub(super) cursor: Result<Cursor, OpenError>,
+}
+
+/// Every cursor for itself, by the name of its sink.
+pub(super) fn each_on(disk: &dyn Disk, directory: &Path, log_id: &str) -> Result<Vec<Found>, OpenError> {
+    let failed = |path: &Path, source| OpenError::Directory { operation: "read", path: path.into(), source };
+    let mut names = disk.list(directory).map_err(|source| failed(directory, source))?;
+    names.sort();
+    let mut each = Vec::new();
+    for name in names {
         let Some(sink) = name.strip_suffix(".cursor") else { continue };
-        // One that is damaged is refused when its sink is attached.
-        let newest = read_newest(&*disk.open(&directory.join(&name), Access::Read)?)?;
-        all.extend(newest.map(|slot| (sink.to_owned(), slot.cursor)));
+        let path = directory.join(&name);
+        let file = disk.open(&path, Access::Read).map_err(|source| failed(&path, source))?;
+        let cursor = read(&*file, &path, sink, log_id).map(|slot| slot.cursor);
+        each.push(Found { sink: sink.into(), cursor, path });
     }
-    Ok(all)
+    Ok(each)
 }
 
 #[cfg(test)]
@@ -347,18 +470,48 @@ mod tests {
     }
 
     #[test]
-    fn a_catch_up_comes_back_with_the_longest_names_there_are() {
+    fn no_receiver_is_further_than_what_was_noted_before_it_was_sent() {
+        let mut cursor = Cursor::new("L", 7);
+        assert_eq!(cursor.furthest_sent(), 7);
+        cursor.in_flight = Some((8, 12));
+        assert_eq!(cursor.furthest_sent(), 12);
+        cursor.acknowledge_part(10);
+        assert_eq!((cursor.acknowledged, cursor.in_flight, cursor.furthest_sent()), (10, Some((11, 12)), 12));
+        cursor.acknowledge_part(12);
+        assert_eq!((cursor.acknowledged, cursor.in_flight), (12, None));
+        cursor.replay(3, Timestamp::UNIX_EPOCH);
+        assert_eq!(cursor.furthest_sent(), 12, "a replay goes back behind it");
+        cursor.catch_up("audit", Cause::Asked, 0, 99, Timestamp::UNIX_EPOCH);
+        assert_eq!(cursor.furthest_sent(), 99);
+    }
+
+    #[test]
+    fn a_catch_up_comes_back_with_the_longest_place_there_may_be() {
         let directory = tempfile::tempdir().unwrap();
         let mut file = CursorFile::create(directory.path(), "audit", "L", 7).unwrap();
         file.change(|cursor| cursor.catch_up("audit", Cause::Behind, 7, 99, Timestamp::UNIX_EPOCH)).unwrap();
         assert_eq!((file.cursor().needs(), file.cursor().settled()), (100, 7), "the log behind it is kept");
-        let longest = vec![b'x'; 253 + 1 + 253 + 1 + 63 + 1 + 63 + 1 + 253 + 1 + 128];
-        file.change(|cursor| match &mut cursor.errand {
-            Some(Errand::CatchUp(catch_up)) => catch_up.after = Some(longest),
-            errand => panic!("{errand:?}"),
-        })
-        .unwrap();
-        assert_eq!(again(directory.path()).unwrap().cursor(), file.cursor());
+        const MAX: u64 = u64::MAX - 1;
+        let largest = |after: usize| CatchUp {
+            cause: Cause::Again,
+            since: MAX,
+            from: MAX,
+            head: MAX,
+            id: Id([0xff; 16]),
+            at: "9999-12-30T22:00:00.999999999Z".parse().unwrap(),
+            announced: true,
+            after: Some(vec![b'x'; after]),
+            given: Given { created: MAX, updated: MAX, deleted: MAX },
+        };
+        // With all else as large as it can be.
+        let log_id = "L".repeat(26);
+        let mut large = CursorFile::create(directory.path(), "large", &log_id, MAX).unwrap();
+        (large.generation, large.cursor.in_flight) = (MAX, Some((MAX, MAX)));
+        large.change(|cursor| cursor.errand = Some(Errand::CatchUp(largest(LONGEST_PLACE)))).unwrap();
+        let read = CursorFile::open(directory.path(), "large", &log_id).unwrap().unwrap();
+        assert_eq!(read.cursor(), large.cursor());
+        // The names of most objects are far from that.
+        const { assert!(253 + 1 + 253 + 1 + 63 + 1 + 63 + 1 + 253 + 1 + 128 < LONGEST_PLACE) };
         file.acknowledge(99).unwrap();
         assert_eq!((file.cursor().needs(), file.cursor().errand.clone()), (100, None));
     }
@@ -386,12 +539,12 @@ mod tests {
         let mut bytes = whole.clone();
         for bit in 0..whole.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(newest(&bytes).as_ref().is_some_and(written), "bit {bit}");
+            assert!(newest(&bytes, "audit").as_ref().is_some_and(written), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
         for len in 1..whole.len() {
             // The first copy may be older than what is cut off, but it was written.
-            assert!(newest(&whole[..len]).as_ref().is_none_or(written), "{len}");
+            assert!(newest(&whole[..len], "audit").as_ref().is_none_or(written), "{len}");
         }
         std::fs::write(file.path(), vec![0; 2 * SLOT_LEN]).unwrap();
         assert!(matches!(again(directory.path()), Err(OpenError::Damaged { .. })));

@@ -70,7 +70,7 @@ fn recovery<T>(
         now: Timestamp::UNIX_EPOCH,
         applied,
         oldest_needed: 1,
-        passed,
+        passed: Some(passed),
     })
 }
 
@@ -81,7 +81,7 @@ fn open(
     log_id: &str,
     applied: Option<Place>,
 ) -> Result<Content, ReadError> {
-    let cursors = cursor::all_on(disk, Path::new(CURSORS)).unwrap();
+    let cursors = cursor::all_on(disk, Path::new(CURSORS), log_id)?;
     let passed = cursors.iter().map(|(_, cursor)| cursor.reached).max().unwrap_or(0);
     let (writer, segments) = recovery(disk, log_id, applied, passed, |recovery| recovery.run(|_, _| Ok(())))?;
     let sink = CursorFile::open_on(disk, Path::new(CURSORS), "audit", log_id)?.unwrap();
@@ -95,6 +95,7 @@ fn open(
         head,
         next: 1,
         open: None,
+        ahead: None,
     };
     let mut records = Vec::new();
     while reader.is_ready() {
@@ -192,4 +193,16 @@ fn every_wrong_bit_and_every_cut_of_the_log_id_and_the_format_is_refused() {
     }
     let opened = Directory::open(directory.path()).unwrap();
     assert_eq!(open(&runtime, &disk, opened.log_id(), Some(end)).unwrap(), content);
+}
+
+#[test]
+fn a_directory_whose_format_is_lost_is_refused_and_keeps_its_log_id() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(Directory::open(directory.path()).unwrap());
+    let (id, format) = (directory.path().join("log/ID"), directory.path().join("FORMAT"));
+    let made = fs::read(&id).unwrap();
+    fs::write(directory.path().join("log/00000000000000000001.seg"), "").unwrap();
+    fs::remove_file(&format).unwrap();
+    assert!(matches!(Directory::open(directory.path()), Err(OpenError::Damaged { file, .. }) if file == format));
+    assert_eq!(fs::read(&id).unwrap(), made);
 }

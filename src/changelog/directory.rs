@@ -11,9 +11,10 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 use super::OpenError;
+use crate::private;
 
 /// The layout that this version reads and writes.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 
 /// An open data directory. Holds the lock until it is dropped.
 #[derive(Debug)]
@@ -31,8 +32,8 @@ impl Directory {
             let path = path.to_path_buf();
             move |source: io::Error| OpenError::Directory { operation, path, source }
         };
-        fs::create_dir_all(path).map_err(failed("make"))?;
-        let lock = File::options().create(true).truncate(false).write(true).open(path.join("lock"));
+        private::make_directory(path).map_err(failed("make"))?;
+        let lock = private::file().create(true).truncate(false).write(true).open(path.join("lock"));
         let lock = lock.map_err(failed("write to"))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -40,9 +41,13 @@ impl Directory {
             Err(error) => return Err(failed("lock")(error.into())),
         }
         match read_small(&path.join("FORMAT"))? {
+            None if has_segments(path) => {
+                let problem = "the file is missing, and there is a log".into();
+                return Err(OpenError::Damaged { file: path.join("FORMAT"), offset: 0, problem });
+            }
             None => {
                 for sub in ["log", "cursors"] {
-                    fs::create_dir_all(path.join(sub)).map_err(failed("write to"))?;
+                    private::make_directory(&path.join(sub)).map_err(failed("write to"))?;
                 }
                 write_whole(&path.join("log/ID"), ulid::Ulid::generate().to_string().as_bytes())
                     .map_err(failed("write to"))?;
@@ -62,6 +67,8 @@ impl Directory {
         match read_small(&file)? {
             // Spelled as it was made: another spelling of the same id is not what was written.
             Some(log_id) if ulid::Ulid::from_string(&log_id).is_ok_and(|id| id.to_string() == log_id) => {
+                // Backups leave out a directory that is empty, and so is one without sinks.
+                private::make_directory(&path.join("cursors")).map_err(failed("make"))?;
                 Ok(Self { path: path.into(), log_id, _lock: lock })
             }
             Some(_) => Err(OpenError::Damaged { file, offset: 0, problem: "not a log id".into() }),
@@ -86,6 +93,12 @@ impl Directory {
     }
 }
 
+/// Whether somebody has logged anything here.
+fn has_segments(path: &Path) -> bool {
+    let names = fs::read_dir(path.join("log")).into_iter().flatten().flatten();
+    names.into_iter().any(|entry| entry.path().extension().is_some_and(|end| end == "seg"))
+}
+
 /// The text of a small file; none if there is no such file.
 fn read_small(path: &Path) -> Result<Option<String>, OpenError> {
     match fs::read_to_string(path) {
@@ -101,7 +114,7 @@ fn read_small(path: &Path) -> Result<Option<String>, OpenError> {
 /// Writes a small file so that after a crash it is there whole or not at all.
 fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let next = path.with_extension("next");
-    let mut file = File::create(&next)?;
+    let mut file = private::file().create(true).truncate(true).write(true).open(&next)?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&next, path)?;

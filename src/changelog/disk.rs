@@ -14,9 +14,11 @@ use std::{
     sync::Arc,
 };
 
+use crate::private;
+
 /// Where files are.
 pub(super) trait Disk: Send + Sync {
-    /// Makes an empty file for reading and writing, in place of one that may have had its name.
+    /// Makes an empty file for reading and writing, in place of one that may have had its name. It is for its owner alone.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
     /// Opens a file that is there.
@@ -103,7 +105,7 @@ impl Volume {
 
 impl Disk for Volume {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(File::options().create(true).truncate(true).read(true).write(true).open(path)?))
+        Ok(Box::new(private::file().create(true).truncate(true).read(true).write(true).open(path)?))
     }
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn DiskFile>> {

@@ -1,8 +1,7 @@
 //! Keeps the log as large as it may be: removes what retention lets go, and says when nothing more may be appended.
 
 use std::{
-    io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
@@ -14,15 +13,11 @@ use super::{
     attached::Attached,
     disk::{Disk, Volume},
     retention::{self, Held, Rules},
-    segment,
+    room, segment,
     store::Store,
 };
 use crate::config;
 
-/// The store and the cursors need room too: this much of the volume is left free…
-const RESERVE_BYTES: u64 = 64 * 1024 * 1024;
-/// …or, of a small one, this part.
-const RESERVE_PART: u64 = 20;
 /// Tombstones that are removed in one go, so that the writer is not kept from its work.
 const BURIED_AT_ONCE: usize = 10_000;
 
@@ -101,14 +96,7 @@ impl Keeper {
 
     /// Why nothing may be appended for want of space on the volume, if so.
     pub(super) fn no_space(&self) -> Option<String> {
-        let free = free_bytes(&self.directory).ok()?;
-        let reserve = RESERVE_BYTES.min(free.total / RESERVE_PART);
-        (free.available < reserve).then(|| {
-            format!(
-                "the volume has {} bytes left, and {reserve} are kept for the store and the cursors",
-                free.available
-            )
-        })
+        room::shortage(&self.directory)
     }
 
     /// Removes the tombstones that no attached sink needs.
@@ -168,14 +156,4 @@ pub fn hours_of(max_bytes: u64, bytes: u64, since: Timestamp, now: Timestamp) ->
     let seconds = now.duration_since(since).as_secs_f64();
     // A rate over less than a minute says nothing.
     (seconds >= 60.0 && bytes > 0).then(|| max_bytes as f64 / (bytes as f64 / seconds) / 3600.0)
-}
-
-struct Free {
-    available: u64,
-    total: u64,
-}
-
-fn free_bytes(path: &Path) -> io::Result<Free> {
-    let stat = rustix::fs::statvfs(path)?;
-    Ok(Free { available: stat.f_bavail * stat.f_frsize, total: stat.f_blocks * stat.f_frsize })
 }

@@ -134,10 +134,4 @@ impl Known {
         let (store, stream) = (self.store.clone(), stream.clone());
         blocking(move || store.forget_listed(&stream, generation)).await
     }
-
-    /// Drops the rows of a stream that is followed no more.
-    pub async fn forget_rows(&self, stream: &Arc<Stream>) -> Result<(), StoreError> {
-        let (store, stream) = (self.store.clone(), stream.clone());
-        blocking(move || store.forget_rows(&stream)).await
-    }
 }

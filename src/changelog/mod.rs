@@ -19,13 +19,16 @@ mod disk;
 mod frame;
 mod keeper;
 mod known;
+mod present;
 mod purge;
 mod reader;
 mod recent;
 mod retention;
+mod room;
 mod segment;
 mod state;
 mod store;
+mod today;
 mod verify;
 mod view;
 
@@ -48,18 +51,20 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 pub use bare::BareLog;
 pub use catch_up::{Page, PageLimits};
 pub use commit::Entry;
-pub use cursor::{CatchUp, Cause, Cursor, CursorFile, Errand, Given};
+pub use cursor::{CatchUp, Cause, Cursor, CursorFile, Errand, Given, Loss, Slot};
 pub use keeper::{Size, hours_of};
 pub use known::{Glimpse, Known};
+pub use present::Present;
 pub use purge::Removed;
 pub use reader::{LogReader, ReadError};
+pub use room::{is_want_of_room, shortage};
 pub use state::{Fingerprint, Phase, Purpose, Removal, StreamState};
 pub use store::StoreError;
 pub use verify::{Damage, Inspected};
 pub use view::{Archive, SegmentInfo, View};
 
 use crate::{
-    change::{ObjectKey, Observed, compare::Detail},
+    change::{Cleaning, ObjectKey, Observed, compare::Detail},
     clock::Clock,
     config::{self, Start, WhenBehind},
     vitals::Vitals,
@@ -72,6 +77,7 @@ use keeper::Keeper;
 use recent::Recent;
 use segment::{Recovery, SEGMENT_LEN, Writer};
 use store::Store;
+use today::Today;
 
 /// What all streams together may hold in memory on the way to the log. When it is spent, they stop reading.
 const BUDGET_BYTES: usize = 32 * 1024 * 1024;
@@ -173,6 +179,9 @@ pub enum WriteError {
         "cannot apply to the store: {0}; nothing that was logged is lost: make room or mend the volume, and start again"
     )]
     Store(#[source] StoreError),
+    /// The store found no room on the volume. What is in the log is safe; with room the log can be opened again.
+    #[error("the store found no room on the volume: {0}")]
+    NoRoom(#[source] StoreError),
     /// The writer is gone: it has failed before, or the log was closed.
     #[error("the change log is closed")]
     Closed,
@@ -208,6 +217,7 @@ pub struct Changelog {
     attached: Attached,
     purger: Purger,
     ending: Arc<AtomicBool>,
+    today: Today,
     head: watch::Receiver<u64>,
     appender: Appender,
     committer: JoinHandle<Result<(), WriteError>>,
@@ -219,6 +229,7 @@ impl Changelog {
     pub fn open(path: &Path, setup: Setup, clock: Clock, vitals: &Vitals) -> Result<Self, OpenError> {
         let directory = Directory::open(path)?;
         let log_id: Arc<str> = directory.log_id().into();
+        let sinks = Sinks::read(&directory, &log_id)?;
         let store = Store::open(&directory.store())?;
         match store.cluster_uid()? {
             Some(known) if known == setup.uid => {}
@@ -227,7 +238,7 @@ impl Changelog {
             }
             _ => store.set_cluster_uid(&setup.uid)?,
         }
-        let (writer, segments) = recover(&directory, &log_id, &store, segment_len(&setup.keep), clock.wall())?;
+        let (writer, segments) = recover(&directory, &log_id, &store, segment_len(&setup.keep), (sinks, clock.wall()))?;
 
         let mut following = HashMap::new();
         for (stream, state) in store.states()? {
@@ -238,6 +249,7 @@ impl Changelog {
             Keeper::new(directory.segments(), &log_id, &setup.keep, segments, attached.clone(), store.clone())?;
         let segments = keeper.segments();
         let ending = Arc::new(AtomicBool::new(false));
+        let today = Today::default();
         let recent = Arc::new(Recent::default());
         let (head_sender, head) = watch::channel(writer.place().next_seq - 1);
         let (sender, receiver) = mpsc::channel(QUEUE_ENTRIES);
@@ -249,6 +261,8 @@ impl Changelog {
             keeper,
             sync: setup.keep.sync,
             ending: ending.clone(),
+            was_short: false,
+            today: today.clone(),
             purges,
             asked_to_purge: Vec::new(),
             unsynced: Unsynced::default(),
@@ -283,6 +297,7 @@ impl Changelog {
             attached,
             purger: Purger(purge_sender),
             ending,
+            today,
             head,
             appender,
             committer,
@@ -298,6 +313,12 @@ impl Changelog {
     /// The seq of the last durable record.
     pub fn head(&self) -> u64 {
         *self.head.borrow()
+    }
+
+    /// From now on what is told from rows is cleaned by these rules, whatever it was cleaned by when it was logged. To be said
+    /// before anything is appended or read.
+    pub fn clean_rows_by(&self, cleaning: Cleaning) {
+        self.today.set(cleaning);
     }
 
     /// What is known, for the sources to read.
@@ -358,6 +379,7 @@ impl Changelog {
             recent: self.recent.clone(),
             head: self.head.clone(),
             known: self.known.clone(),
+            today: self.today.clone(),
         }
     }
 
@@ -381,21 +403,34 @@ impl Changelog {
     }
 }
 
+/// What all sinks that were ever attached say of the log.
+struct Sinks {
+    /// The highest seq that one of them has passed; none if nobody knows.
+    passed: Option<u64>,
+    /// The oldest one that one of them has not.
+    oldest_needed: u64,
+}
+
+impl Sinks {
+    /// Where a cursor is damaged: it may have passed anything. What it needs is checked when it is read.
+    const UNKNOWN: Self = Self { passed: None, oldest_needed: u64::MAX };
+
+    fn read(directory: &Directory, log_id: &str) -> Result<Self, OpenError> {
+        let cursors = cursor::all_in(&directory.cursors(), log_id)?;
+        let passed = cursors.iter().map(|(_, cursor)| cursor.reached).max().unwrap_or(0);
+        let oldest_needed = cursors.iter().map(|(_, cursor)| cursor.needs()).min().unwrap_or(1);
+        Ok(Self { passed: Some(passed), oldest_needed })
+    }
+}
+
 /// Finds the end of the log and applies to the store what it has missed.
 fn recover(
     directory: &Directory,
     log_id: &Arc<str>,
     store: &Store,
     segment_len: u64,
-    now: Timestamp,
+    (Sinks { passed, oldest_needed }, now): (Sinks, Timestamp),
 ) -> Result<(Writer, Vec<u64>), OpenError> {
-    let cursors = cursor::all_in(&directory.cursors()).map_err(|source| OpenError::Directory {
-        operation: "read",
-        path: directory.cursors(),
-        source,
-    })?;
-    let passed = cursors.iter().map(|(_, cursor)| cursor.reached).max().unwrap_or(0);
-    let oldest_needed = cursors.iter().map(|(_, cursor)| cursor.needs()).min().unwrap_or(1);
     let applied = store.applied()?;
     let replay = |frame, place| Ok(store.apply(&frame, &store.rows_after(&frame)?, &[], place)?);
     let recovery = Recovery {

@@ -21,7 +21,7 @@ pub struct Removed {
 
 impl Archive {
     /// Removes the segments whose records are all before `before`, oldest first, as far as every sink has acknowledged them
-    /// and the store is built on them. The last segment stays.
+    /// and the store is built on them. The last segment stays. Where a cursor is damaged, nothing goes.
     pub fn purge(&self, before: u64) -> Result<Removed, OpenError> {
         let view = self.view();
         let failed = |operation, path: &std::path::Path| {
@@ -29,7 +29,7 @@ impl Archive {
             move |source| OpenError::Directory { operation, path, source }
         };
         let directory = &view.segment_directory;
-        let cursors = view.cursors().map_err(failed("read", &view.cursor_directory))?;
+        let cursors = view.cursors()?;
         // What the store has of them must be durable before they go.
         view.known.store.sync()?;
         let applied = view.known.store.applied()?;

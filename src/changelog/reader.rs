@@ -10,7 +10,7 @@ use std::{
 };
 
 use kubetide_sink::Record;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
 
 use super::{
     OpenError,
@@ -19,7 +19,7 @@ use super::{
     recent::Recent,
     segment::{self, Place, read_frame, segment_path},
 };
-use crate::blocking::blocking;
+use crate::blocking::{blocking, done};
 
 /// Why nothing was read.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,12 @@ pub struct LogReader {
     /// The seq of the next record to hand out.
     pub(super) next: u64,
     pub(super) open: Option<Open>,
+    /// The frame behind what was handed out last, while that is worked on.
+    pub(super) ahead: Option<JoinHandle<FrameRead>>,
 }
+
+/// A segment behind the frame that was read, and the records in it; none at its end.
+pub(super) type FrameRead = Result<(Open, Option<Vec<Record>>), OpenError>;
 
 /// A segment, open at the frame to be read next.
 pub(super) struct Open {
@@ -71,18 +76,25 @@ impl LogReader {
     /// The records of the next frame, from the reader's place on. Empty if there is nothing to read yet.
     pub async fn read(&mut self) -> Result<Vec<Record>, ReadError> {
         while self.is_ready() {
-            if let Some(records) = self.recent.get(self.next) {
+            if self.ahead.is_none()
+                && let Some(records) = self.recent.get(self.next)
+            {
                 // An open file would keep the space of one that is unlinked.
                 self.open = None;
                 return Ok(self.pass(records));
             }
-            let (open, located) = match self.open.take() {
-                Some(open) => (open, false),
-                None => (self.locate().await?, true),
+            let located = self.ahead.is_none() && self.open.is_none();
+            let (log_id, next) = (self.log_id.clone(), self.next);
+            let (open, records) = match self.ahead.take() {
+                Some(reading) => done(reading).await?,
+                None => {
+                    let open = match self.open.take() {
+                        Some(open) => open,
+                        None => self.locate().await?,
+                    };
+                    blocking(move || open.read(&log_id, next)).await?
+                }
             };
-            let log_id = self.log_id.clone();
-            let next = self.next;
-            let (open, records) = blocking(move || open.read(&log_id, next)).await?;
             match records {
                 // The end of this segment: what is behind it is in the next one.
                 None if !located => {}
@@ -91,9 +103,10 @@ impl LogReader {
                     return Err(OpenError::Damaged { file: open.path, offset: open.place.offset, problem }.into());
                 }
                 Some(records) => {
-                    self.open = Some(open);
+                    let records = self.pass(records);
+                    self.go_ahead(open);
                     if !records.is_empty() {
-                        return Ok(self.pass(records));
+                        return Ok(records);
                     }
                 }
             }
@@ -104,6 +117,16 @@ impl LogReader {
     fn pass(&mut self, records: Vec<Record>) -> Vec<Record> {
         self.next = records.last().map_or(self.next, |last| last.seq + 1);
         records
+    }
+
+    /// Begins to read the next frame, if it is there and not in memory.
+    fn go_ahead(&mut self, open: Open) {
+        if !self.is_ready() || self.recent.has(self.next) {
+            self.open = Some(open);
+            return;
+        }
+        let (log_id, next) = (self.log_id.clone(), self.next);
+        self.ahead = Some(tokio::task::spawn_blocking(move || open.read(&log_id, next)));
     }
 
     /// Finds the frame that holds the next record.
@@ -195,7 +218,7 @@ mod tests {
             now: Timestamp::UNIX_EPOCH,
             applied: None,
             oldest_needed: 1,
-            passed: 0,
+            passed: Some(0),
         };
         let (mut writer, _) = recovery.run(|_, _| Ok(())).unwrap();
         for seq in 1..=6 {
@@ -208,7 +231,7 @@ mod tests {
         let (sender, head) = watch::channel(6);
         let segments = Arc::new(RwLock::new(vec![1, 3, 5]));
         let (disk, directory, recent) = (disk.shared(), LOG.into(), Arc::default());
-        (LogReader { log_id, disk, directory, segments, recent, head, next, open: None }, sender)
+        (LogReader { log_id, disk, directory, segments, recent, head, next, open: None, ahead: None }, sender)
     }
 
     async fn seqs(reader: &mut LogReader) -> Result<Vec<u64>, ReadError> {
@@ -248,6 +271,21 @@ mod tests {
         }
         disk.remove(&path).unwrap();
         assert!(matches!(seqs(&mut reader).await, Err(ReadError::Log(OpenError::Directory { .. }))));
+    }
+
+    #[tokio::test]
+    async fn the_next_frame_is_read_while_the_last_one_is_worked_on_but_never_one_that_is_not_published() {
+        let disk = FaultyDisk::default();
+        let (mut reader, head) = reader(&disk, 1);
+        head.send_replace(2);
+        assert_eq!(seqs(&mut reader).await.unwrap(), [1]);
+        while !reader.ahead.as_ref().unwrap().is_finished() {
+            tokio::task::yield_now().await;
+        }
+        // Whatever becomes of the file now, this frame was read.
+        disk.put(&segment_path(Path::new(LOG), 1), b"");
+        assert_eq!(seqs(&mut reader).await.unwrap(), [2]);
+        assert!(reader.ahead.is_none() && reader.open.is_some(), "nothing behind it is published");
     }
 
     #[tokio::test]

@@ -50,6 +50,14 @@ impl Recent {
         Some(frame.get(usize::try_from(skipped).ok()?..)?.to_vec())
     }
 
+    /// Whether [`Recent::get`] has something for `next`.
+    pub(super) fn has(&self, next: u64) -> bool {
+        let frames = self.lock();
+        let (first, last) = (frames.frames.front(), frames.frames.back());
+        first.and_then(|frame| frame.first()).is_some_and(|first| first.seq <= next)
+            && last.is_some_and(|frame| next < next_seq(frame))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Frames> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

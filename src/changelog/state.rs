@@ -86,6 +86,14 @@ pub enum Purpose {
     Snapshot(Id),
     /// To mend a break in history.
     Resync(Reason),
+    /// To take up a stream again that was out of the configuration. Whoever was given the whole state meanwhile was given nothing of
+    /// it: every object is told, also one that is as it was.
+    Return {
+        /// The record that announces it: an object that was told behind it has been told.
+        since: u64,
+        /// Its id, which names what is told again.
+        id: Id,
+    },
 }
 
 impl Purpose {
@@ -95,6 +103,7 @@ impl Purpose {
             Self::Snapshot(id) => View::Snapshot(id),
             Self::Resync(reason) if breaks_lineage(reason) => View::Resync(By::Content),
             Self::Resync(_) => View::Resync(By::Version),
+            Self::Return { since, id } => View::Return { since, id },
         }
     }
 }
@@ -103,6 +112,6 @@ impl Purpose {
 pub(super) const fn breaks_lineage(reason: Reason) -> bool {
     match reason {
         Reason::VersionRegressed | Reason::ConfigChanged | Reason::Divergence => true,
-        Reason::Expired | Reason::Undecodable | Reason::SinkBehind => false,
+        Reason::Expired | Reason::Undecodable | Reason::SinkBehind | Reason::LogLost | Reason::LogRewound => false,
     }
 }

@@ -3,6 +3,9 @@
 //! It is built from the log and only ever behind it: each batch says up to which place of the log it has been applied,
 //! and opening replays the frames from there. So its batches need not be synced one by one.
 
+mod manifest;
+mod presence;
+
 use std::{collections::HashMap, ops::Bound, path::Path};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable as _};
@@ -10,8 +13,11 @@ use jiff::Timestamp;
 use kubetide_sink::{Body, Id, Op, Origin, Record, Stream};
 use serde::{Deserialize, Serialize};
 
-use super::{OpenError, StreamState, frame::Frame, segment};
-use crate::change::{Managed, ObjectKey, ResourceVersion, Row};
+use super::{OpenError, Phase, StreamState, frame::Frame, room, segment};
+use crate::{
+    change::{Managed, ObjectKey, ResourceVersion, Row},
+    private,
+};
 
 /// Memory must not grow with the number of objects: blocks are cached up to this and no further.
 const CACHE_BYTES: u64 = 8 * 1024 * 1024;
@@ -28,6 +34,8 @@ const APPLIED: &str = "applied";
 const BURIED: &str = "buried";
 const CLUSTER: &str = "cluster";
 const STATE: &str = "state/";
+/// The keyspaces, in the order in which they are made.
+const KEYSPACES: [&str; 5] = ["rows", "listed", "tombstones", "graves", "meta"];
 
 /// Rows by key; none for one that is gone.
 pub(super) type Rows = HashMap<Vec<u8>, Option<Row>>;
@@ -69,25 +77,43 @@ pub(super) enum Step {
 
 impl Store {
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
-        let opened = || -> fjall::Result<Self> {
+        presence::check(path)?;
+        manifest::check(path)?;
+        // The files in it are fjall's own, and as the umask has them.
+        let made = private::make_directory(path);
+        made.map_err(|source| OpenError::Directory { operation: "make", path: path.into(), source })?;
+        let opened = || -> fjall::Result<Option<Self>> {
             let database = Database::builder(path)
                 .cache_size(CACHE_BYTES)
                 .max_journaling_size(JOURNAL_BYTES)
                 // One of two keeps memtables small while the other compacts; a single one would let them grow meanwhile.
                 .worker_threads(2)
                 .open()?;
+            if is_one_missing(&database) {
+                return Ok(None);
+            }
             let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
             // Objects apart from keys: the comparison with a LIST walks the keys alone.
+            let [rows, listed, tombstones, graves, meta] = KEYSPACES;
             let rows =
-                database.keyspace("rows", || options().with_kv_separation(Some(KvSeparationOptions::default())))?;
-            let listed = database.keyspace("listed", || options().max_memtable_size(SMALL_MEMTABLE_BYTES))?;
-            let tombstones = database.keyspace("tombstones", || options().max_memtable_size(SMALL_MEMTABLE_BYTES))?;
-            let graves = database.keyspace("graves", || options().max_memtable_size(SMALL_MEMTABLE_BYTES))?;
-            let meta = database.keyspace("meta", options)?;
+                database.keyspace(rows, || options().with_kv_separation(Some(KvSeparationOptions::default())))?;
+            let listed = database.keyspace(listed, || options().max_memtable_size(SMALL_MEMTABLE_BYTES))?;
+            let tombstones = database.keyspace(tombstones, || options().max_memtable_size(SMALL_MEMTABLE_BYTES))?;
+            let graves = database.keyspace(graves, || options().max_memtable_size(SMALL_MEMTABLE_BYTES))?;
+            let holds_nothing = rows.is_empty()? && tombstones.is_empty()?;
+            if !database.keyspace_exists(meta) && !holds_nothing {
+                return Ok(None);
+            }
+            let meta = database.keyspace(meta, options)?;
             listed.clear()?;
-            Ok(Self { database, rows, listed, tombstones, graves, meta })
+            Ok(Some(Self { database, rows, listed, tombstones, graves, meta }))
         };
-        opened().map_err(|source| OpenError::Store { path: path.into(), source })
+        let store = opened().map_err(|source| OpenError::Store { path: path.into(), source })?;
+        store.ok_or_else(|| OpenError::Damaged {
+            file: path.join("keyspaces"),
+            offset: 0,
+            problem: "one of the directories in it is missing".into(),
+        })
     }
 
     /// Up to where the log has been applied; none for an empty store.
@@ -118,6 +144,17 @@ impl Store {
 
     pub(super) fn row(&self, stream: &Stream, key: &ObjectKey) -> Result<Option<Row>, StoreError> {
         self.rows.get(row_key(stream, key))?.map(|value| Ok(postcard::from_bytes(&value)?)).transpose()
+    }
+
+    /// What is left of an object that is gone, as long as a sink may need it.
+    pub(super) fn tombstone(
+        &self,
+        stream: &Stream,
+        key: &ObjectKey,
+        uid: &str,
+    ) -> Result<Option<Tombstone>, StoreError> {
+        let place = [&row_key(stream, key)[..], &[0], uid.as_bytes()].concat();
+        self.tombstones.get(place)?.map(|value| Ok(postcard::from_bytes(&value)?)).transpose()
     }
 
     /// The rows as a frame leaves them: for one that is applied again.
@@ -158,6 +195,13 @@ impl Store {
         listed: &[Listed],
         place: segment::Place,
     ) -> Result<(), StoreError> {
+        for (stream, state) in &frame.states {
+            // Where it was removed with this very frame, the deletes of its last rows are in it too.
+            let is_forgotten = state.removal.is_none_or(|removal| removal.seq < frame.first_seq);
+            if matches!(state.phase, Phase::New) && is_forgotten {
+                self.forget_rows(stream, frame.first_seq - 1)?;
+            }
+        }
         let mut batch = self.database.batch();
         for (key, row) in rows {
             match row {
@@ -318,9 +362,15 @@ impl Store {
         })
     }
 
-    /// Drops every row of the stream.
-    pub(super) fn forget_rows(&self, stream: &Stream) -> Result<(), StoreError> {
-        self.remove_all(&self.rows, &stream_prefix(stream))
+    /// Drops every row of a stream that is followed no more. They leave no tombstones: who has not read up to `seq` cannot be told.
+    fn forget_rows(&self, stream: &Stream, seq: u64) -> Result<(), StoreError> {
+        let prefix = stream_prefix(stream);
+        if self.rows.prefix(&prefix).next().is_none() {
+            return Ok(());
+        }
+        let buried = self.buried()?.max(seq);
+        self.meta.insert(BURIED, postcard::to_stdvec(&buried)?)?;
+        self.remove_all(&self.rows, &prefix)
     }
 
     /// Forgets what the LIST of this generation has shown.
@@ -357,6 +407,13 @@ impl Store {
     }
 }
 
+/// Whether a keyspace is not there, though a later one was made: it would be made anew, and empty.
+fn is_one_missing(database: &Database) -> bool {
+    let is_there = KEYSPACES.map(|name| database.keyspace_exists(name));
+    let made = is_there.iter().take_while(|is_there| **is_there).count();
+    is_there[made..].contains(&true)
+}
+
 /// What the store cannot do.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -371,13 +428,25 @@ pub enum StoreError {
     Key,
 }
 
-/// fjall prints its errors for programmers. At the end of the chain is what the operating system said.
-pub(super) fn plain(error: &fjall::Error) -> String {
-    let mut last: &dyn std::error::Error = error;
-    while let Some(source) = last.source() {
-        last = source;
+impl StoreError {
+    /// Whether something failed before this, so that nothing more is taken.
+    pub(super) const fn is_dead(&self) -> bool {
+        matches!(self, Self::Fjall(fjall::Error::Poisoned))
     }
-    last.to_string()
+}
+
+/// fjall prints its errors for programmers. What people can do something about is what the operating system said.
+pub(super) fn plain(error: &fjall::Error) -> String {
+    let system = room::system_errors(error).find(|error| error.raw_os_error().is_some());
+    match (system, error) {
+        (Some(system), _) => system.to_string(),
+        (None, fjall::Error::Poisoned) => "a write to it has failed before".into(),
+        (None, fjall::Error::Locked) => "another process has it open".into(),
+        (None, fjall::Error::InvalidVersion(_)) => "it is in a format that this version does not know".into(),
+        // What is left in words of its own: a write that took nothing, an end before the end.
+        (None, fjall::Error::Io(error)) => error.to_string(),
+        (None, _) => "its files are not what was written".into(),
+    }
 }
 
 /// A key that a LIST has shown, or that was deleted before the LIST was complete.

@@ -51,7 +51,7 @@ pub(super) struct Demo {
     #[arg(long, value_name = "N", default_value_t = 7)]
     seed: u64,
     /// The story as text, or only its figures and the verdict as one JSON object
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     output: Output,
 }
 

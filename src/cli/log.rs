@@ -41,6 +41,7 @@ enum Command {
     #[command(after_help = "Example:\n  kubetide log show 1042 --config kubetide.yaml")]
     Show {
         /// The record
+        #[arg(value_parser = when::seq)]
         seq: u64,
         #[command(flatten)]
         counter: Counter,
@@ -76,7 +77,7 @@ impl Log {
             Command::List { counter } => counter.serve(|source| list(&counter, source)),
             Command::Show { seq, counter } => counter.serve(|source| show(&counter, source, seq)),
             Command::Export(export) => export.run(),
-            Command::Verify { counter } => counter.serve(|source| verify(&counter, source)),
+            Command::Verify { counter } => counter.serve_damaged(|source| verify(&counter, source)),
             Command::Purge { before, yes, counter } => counter.serve(|source| purge(&counter, source, before, yes)),
         }
     }
@@ -117,15 +118,16 @@ fn summary(counter: &Counter, log: &item::Log) -> String {
             text.push_str(&format!("{name:<9}{} ({} ago)\n", when::told(at), when::since(at, counter.now())));
         }
     }
-    text.push_str(&format!("lasts    {}\n", lasts(log)));
+    text.push_str(&format!("lasts    {}\n", lasts(counter, log)));
     text
 }
 
-/// How long a log of the allowed size reaches back at the rate of what it holds.
-fn lasts(log: &item::Log) -> String {
+/// How long a log of the allowed size reaches back at the rate of what it holds; as the metric has it, from the oldest record
+/// until now.
+fn lasts(counter: &Counter, log: &item::Log) -> String {
     let Some(max_bytes) = log.max_bytes else { return "unknown without --config: log.max_bytes is not known".into() };
-    let times = log.oldest_at.zip(log.newest_at);
-    let Some(hours) = times.and_then(|(oldest, newest)| hours_of(max_bytes, log.bytes, oldest, newest)) else {
+    let hours = log.oldest_at.and_then(|oldest| hours_of(max_bytes, log.bytes, oldest, counter.now()));
+    let Some(hours) = hours else {
         return format!("not known yet; log.max_bytes is {}", bytes(max_bytes));
     };
     let rate = max_bytes as f64 / hours / 3_600.0;
@@ -147,7 +149,7 @@ async fn show(counter: &Counter, source: Source, seq: u64) -> Result<(), Failure
     while let Some(block) = answer.next().await {
         for line in lines(&block?) {
             let receipt: Receipt<'_> = read(line)?;
-            let head = receipt.line(&TimeZone::UTC, style, columns);
+            let head = receipt.line(&TimeZone::system(), style, columns);
             let diff = receipt.diff(2, style, columns);
             let text = String::from_utf8_lossy(line);
             print(format!("{head}\n{diff}\n{}", pretty(&without_was(&text))?).as_bytes())?;
@@ -189,6 +191,12 @@ async fn verify(counter: &Counter, source: Source) -> Result<(), Failure> {
             table.row([file, thousands(frames), thousands(records), bytes(size), state.into()]);
             damages.extend(damage);
         }
+    }
+    // What lies behind everything that was built on is not looked at for the report.
+    if let Some(refused) = source.refused()
+        && !damages.contains(&refused)
+    {
+        damages.push(refused);
     }
     bar.finish_and_clear();
     if counter.is_json() {

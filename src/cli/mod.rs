@@ -1,5 +1,6 @@
 //! The commands, one file each, and what their exit codes mean.
 
+mod broken_store;
 mod counter;
 mod demo;
 mod log;
@@ -66,6 +67,7 @@ impl From<Refusal> for Failure {
         match refusal {
             Refusal::Usage(message) => Self::Usage(message),
             Refusal::Absent(message) | Refusal::Failed(message) => Self::Failed(message),
+            Refusal::Unavailable(message) => Self::Unavailable(message),
         }
     }
 }

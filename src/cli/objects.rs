@@ -28,9 +28,10 @@ enum Command {
     )]
     Get {
         /// The stream: apps/deployments, or deployments
+        #[arg(value_parser = when::word)]
         stream: String,
         /// The object: NAMESPACE/NAME, or NAME where it has no namespace
-        #[arg(value_name = "[NAMESPACE/]NAME")]
+        #[arg(value_name = "[NAMESPACE/]NAME", value_parser = when::word)]
         object: String,
         #[command(flatten)]
         counter: Counter,
@@ -41,10 +42,10 @@ enum Command {
     )]
     List {
         /// Only these streams: apps/deployments, or deployments
-        #[arg(long, value_name = "STREAM", value_delimiter = ',')]
+        #[arg(long, value_name = "STREAM", value_delimiter = ',', value_parser = when::word)]
         stream: Vec<String>,
         /// Only these namespaces
-        #[arg(long, value_name = "NAMESPACE", value_delimiter = ',')]
+        #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = when::word)]
         namespace: Vec<String>,
         #[command(flatten)]
         counter: Counter,
@@ -138,8 +139,8 @@ async fn list(counter: &Counter, source: Source, wanted: api::Objects) -> Result
         return source.print_json(Question::Objects(wanted)).await;
     }
     let now = counter.now();
-    let empty = || Table::new(&["STREAM", "NAMESPACE", "NAME", ">VERSION", ">AGE", ">SEQ"]);
-    let (mut table, mut rows, mut any) = (empty(), 0, false);
+    let mut table = Table::new(&["STREAM", "NAMESPACE", "NAME", ">VERSION", ">AGE", ">SEQ"]);
+    let mut rows = 0;
     let mut answer = source.ask(Question::Objects(wanted)).await?;
     while let Some(block) = answer.next().await {
         for line in lines(&block?) {
@@ -151,11 +152,11 @@ async fn list(counter: &Counter, source: Source, wanted: api::Objects) -> Result
             rows += 1;
             if rows == ROWS {
                 print(table.text(counter.table_columns()).as_bytes())?;
-                (table, rows, any) = (empty(), 0, true);
+                rows = 0;
             }
         }
     }
-    if rows > 0 || !any { print(table.text(counter.table_columns()).as_bytes()) } else { Ok(()) }
+    print(table.text(counter.table_columns()).as_bytes())
 }
 
 #[cfg(test)]

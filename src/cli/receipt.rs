@@ -75,13 +75,10 @@ impl Receipt<'_> {
 
     /// The patch as a diff, every line with its end.
     pub(super) fn diff(&self, margin: usize, style: Style, columns: usize) -> String {
-        match self.patch {
-            Some(_) => diff(&self.edits(), margin, style, columns),
-            None => String::new(),
-        }
+        diff(&self.edits(), margin, style, columns)
     }
 
-    /// The patch where there is one; where it was too large, its paths.
+    /// The patch where there is one; where it was too large or cannot be read, its paths.
     fn edits(&self) -> Vec<Edit> {
         let patch = self.patch.and_then(|patch| edits(patch.get().as_bytes(), self.was.as_ref()));
         patch.unwrap_or_else(|| Detail::paths(self.change.iter().flat_map(|change| &change.paths)))

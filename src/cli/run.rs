@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::Failure;
+use super::{Failure, broken_store};
 use crate::{
     bridge::{self, Terms},
     config::{self, Flags},
@@ -43,6 +43,7 @@ impl Run {
     pub(super) fn run(self) -> Result<(), Failure> {
         let config = config::load(&self.config, &Flags { data_dir: self.data_dir })?;
         telemetry::start(&config.telemetry);
+        broken_store::ends_the_process(&config.data_dir);
         if self.until_stdin_ends {
             std::thread::spawn(exit_when_stdin_ends);
         }

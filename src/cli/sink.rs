@@ -1,5 +1,7 @@
 //! `kubetide sink`: how far the sinks are, and what they are to be given again.
 
+mod dead_letter;
+
 use clap::{Args, Subcommand};
 
 use super::{
@@ -36,7 +38,7 @@ enum Command {
         /// The sink
         name: String,
         /// The first record to deliver again
-        #[arg(long, value_name = "SEQ", required_unless_present = "since", conflicts_with = "since")]
+        #[arg(long, value_name = "SEQ", required_unless_present = "since", conflicts_with = "since", value_parser = when::seq_not_time)]
         from: Option<u64>,
         /// Deliver again what was observed since then: a time, or 10m, 2h, 1d ago
         #[arg(long, value_name = "TIME", value_parser = when::time)]
@@ -52,6 +54,7 @@ enum Command {
         #[command(flatten)]
         counter: Counter,
     },
+    DeadLetter(dead_letter::DeadLetter),
 }
 
 impl Sink {
@@ -62,6 +65,7 @@ impl Sink {
                 let from = from.map(Point::Seq).or(since.map(Point::At)).unwrap_or(Point::Seq(0));
                 counter.serve(|source| demand(&counter, source, Demand::Replay { sink: name, from }))
             }
+            Command::DeadLetter(dead_letter) => dead_letter.run(),
             Command::Resnapshot { name, counter } => {
                 counter.serve(|source| demand(&counter, source, Demand::Resnapshot { sink: name }))
             }
@@ -107,6 +111,16 @@ pub(super) fn print_done(counter: &Counter, done: &item::Done) -> Result<(), Fai
     let text = match done {
         item::Done::Replaying { sink, from } => format!("sink {sink} is delivered to again from seq {from} on"),
         item::Done::Resnapshotting { sink } => format!("sink {sink} is given every known object again"),
+        item::Done::ReplayingLetters { sink, letters, left } => {
+            let is = if *letters == 1 { "dead letter is" } else { "dead letters are" };
+            let left = match left {
+                0 => String::new(),
+                left => format!(
+                    "; {left} stay: control records mean something only at their place in the log, `kubetide sink resnapshot {sink}` gives the state of everything"
+                ),
+            };
+            format!("{} {is} delivered to sink {sink} again{left}", thousands(*letters))
+        }
         item::Done::Purged(item::Purged { segments, bytes, records, oldest, kept }) => {
             let kept = kept.as_ref().map(|why| format!("; the rest is kept: {why}")).unwrap_or_default();
             let (bytes, records) = (super::table::bytes(*bytes), thousands(*records));

@@ -1,6 +1,6 @@
 //! Tables and figures for people: columns in line, at most as wide as the terminal.
 
-use kubetide_sink::format::{cut_middle, shown, width};
+use kubetide_sink::format::{cut_end, cut_middle, shown, width};
 
 /// Between two columns.
 const GAP: usize = 2;
@@ -11,25 +11,37 @@ pub(super) struct Table {
     /// Columns of figures stand at the right.
     right: Vec<bool>,
     rows: Vec<Vec<String>>,
+    /// What has been told so far, if anything: rows that come later stand under the same heading.
+    told: Option<Vec<usize>>,
 }
 
 impl Table {
     /// A heading that begins with `>` is over figures.
     pub(super) fn new(heading: &[&'static str]) -> Self {
         let right = heading.iter().map(|word| word.starts_with('>')).collect();
-        Self { heading: heading.iter().map(|word| word.trim_start_matches('>')).collect(), right, rows: Vec::new() }
+        Self {
+            heading: heading.iter().map(|word| word.trim_start_matches('>')).collect(),
+            right,
+            rows: Vec::new(),
+            told: None,
+        }
     }
 
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().map(|cell| shown(&cell)).collect());
     }
 
-    /// The text, in at most `room` columns if its widest column of words can be cut to that.
-    pub(super) fn text(&self, room: usize) -> String {
+    /// The rows since it was asked for last, the first time under the heading; in at most `room` columns if the widest column
+    /// of words can be cut to that, else the ends of the lines are cut off.
+    pub(super) fn text(&mut self, room: usize) -> String {
         let heading: Vec<String> = self.heading.iter().map(|word| (*word).to_owned()).collect();
-        let rows = || std::iter::once(&heading).chain(&self.rows);
-        let widest =
-            |column: usize| rows().filter_map(|row| row.get(column)).map(|cell| width(cell)).max().unwrap_or(0);
+        let given = std::mem::take(&mut self.rows);
+        let rows = || self.told.is_none().then_some(&heading).into_iter().chain(&given);
+        let told = |column: usize| self.told.as_ref().map_or(0, |widths| widths[column]);
+        let widest = |column: usize| {
+            let cells = rows().filter_map(|row| row.get(column)).map(|cell| width(cell));
+            cells.max().unwrap_or(0).max(told(column))
+        };
         let mut widths: Vec<usize> = (0..self.heading.len()).map(widest).collect();
         let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * (widths.len().saturating_sub(1));
         while total(&widths) > room {
@@ -56,9 +68,10 @@ impl Table {
                     format!("{gap}{cell}{padding}")
                 });
             }
-            text.push_str(line.trim_end());
+            text.push_str(&cut_end(line.trim_end(), room));
             text.push('\n');
         }
+        self.told = Some(widths);
         text
     }
 }
@@ -87,6 +100,15 @@ mod tests {
     }
 
     #[test]
+    fn a_long_table_has_one_heading_and_later_rows_stand_under_it() {
+        let mut table = Table::new(&["NAME", ">SEQ"]);
+        table.row(["a-long-name".into(), "1".into()]);
+        let first = table.text(80);
+        table.row(["b".into(), "22".into()]);
+        assert_eq!(first + &table.text(80), "NAME         SEQ\na-long-name    1\nb             22\n");
+    }
+
+    #[test]
     fn columns_stand_in_line_and_long_words_are_cut_in_the_middle() {
         let mut table = Table::new(&["NAME", ">SEQ", "STATE"]);
         table.row(["a".into(), "7".into(), "following".into()]);
@@ -95,5 +117,7 @@ mod tests {
         table.row(["a-very-long-name-indeed".repeat(5), "1".into(), "ok".into()]);
         let text = table.text(40);
         assert!(text.lines().all(|line| width(line) <= 40) && text.contains('…'), "{text}");
+        table.row(["a".into(), "12345678901234567890".into(), "ok".into()]);
+        assert!(table.text(12).lines().all(|line| width(line) <= 12), "figures too, as a last resort");
     }
 }

@@ -41,19 +41,19 @@ pub(super) struct Tail {
     #[arg(long)]
     diff: bool,
     /// Only these streams: apps/deployments, or deployments
-    #[arg(long, value_name = "STREAM", value_delimiter = ',')]
+    #[arg(long, value_name = "STREAM", value_delimiter = ',', value_parser = when::word)]
     stream: Vec<String>,
     /// Only objects in these namespaces
-    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = when::word)]
     namespace: Vec<String>,
     /// Only objects with these names
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = when::word)]
     name: Vec<String>,
     /// Only these: snapshot, create, update, delete, gap, …
-    #[arg(long, value_name = "OP", value_delimiter = ',')]
+    #[arg(long, value_name = "OP", value_delimiter = ',', value_parser = when::word)]
     op: Vec<String>,
     /// Only changes of these parts: spec, status, metadata, data, other
-    #[arg(long, value_name = "CLASS", value_delimiter = ',')]
+    #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = when::word)]
     class: Vec<String>,
     /// Begin with what was seen since then: a time, 10m ago, or a seq
     #[arg(long, value_name = "TIME|SEQ", value_parser = when::point)]
@@ -119,7 +119,7 @@ struct Screen {
     json: bool,
     diff: bool,
     style: Style,
-    columns: usize,
+    counter: Counter,
     zone: TimeZone,
     /// The day of the last line: another one is told.
     day: Date,
@@ -134,7 +134,7 @@ impl Screen {
             json: tail.counter.is_json(),
             diff: tail.diff,
             style: if plain { Style::Plain } else { Style::Coloured },
-            columns: tail.counter.columns().unwrap_or(usize::MAX),
+            counter: tail.counter.clone(),
             day: tail.counter.now().to_zoned(zone.clone()).date(),
             zone,
             text: Vec::new(),
@@ -146,6 +146,8 @@ impl Screen {
             self.text.extend_from_slice(block);
             return Ok(());
         }
+        // Asked each time: windows are resized.
+        let columns = self.counter.columns().unwrap_or(usize::MAX);
         for line in lines(block) {
             let receipt: Receipt<'_> = read(line)?;
             let day = receipt.observed_at.to_zoned(self.zone.clone()).date();
@@ -154,10 +156,10 @@ impl Screen {
                 let faint = if self.style == Style::Coloured { Ansi::new().dimmed() } else { Ansi::new() };
                 self.text.extend_from_slice(format!("{faint}── {day}{faint:#}\n").as_bytes());
             }
-            self.text.extend_from_slice(receipt.line(&self.zone, self.style, self.columns).as_bytes());
+            self.text.extend_from_slice(receipt.line(&self.zone, self.style, columns).as_bytes());
             self.text.push(b'\n');
             if self.diff {
-                self.text.extend_from_slice(receipt.diff(DIFF_MARGIN, self.style, self.columns).as_bytes());
+                self.text.extend_from_slice(receipt.diff(DIFF_MARGIN, self.style, columns).as_bytes());
             }
         }
         Ok(())

@@ -1,24 +1,49 @@
 //! Times and places in the log as people give them, and times as they are told.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, ToSpan as _, civil, tz::TimeZone};
 
 use crate::{api::Point, vitals};
 
-/// `1042`, `2026-11-16T04:00:00Z`, or `10m` ago.
+/// What is allowed as a time.
+const TIMES: &str =
+    "a time such as 2026-11-16T04:00:00Z, 2026-11-16T04:00:00 or 04:00:00 of this time zone, or 90s, 10m, 2h, 1d ago";
+
+/// `1042`, a time, or `10m` ago.
 pub(super) fn point(text: &str) -> Result<Point, String> {
     match text.parse() {
+        Ok(0) => Err(format!("found {text:?}; allowed: a seq from 1 on, {TIMES}")),
         Ok(seq) => Ok(Point::Seq(seq)),
-        Err(_) => time(text).map(Point::At).map_err(|_| {
-            let allowed = "a seq such as 1042, a time such as 2026-11-16T04:00:00Z, or 90s, 10m, 2h, 1d ago";
-            format!("found {text:?}; allowed: {allowed}")
-        }),
+        Err(_) => {
+            time(text).map(Point::At).map_err(|_| format!("found {text:?}; allowed: a seq such as 1042, {TIMES}"))
+        }
     }
 }
 
-/// `2026-11-16T04:00:00Z`, or `10m` ago.
+/// `1042`
+pub(super) fn seq(text: &str) -> Result<u64, String> {
+    text.parse()
+        .ok()
+        .filter(|seq| *seq > 0)
+        .ok_or_else(|| format!("found {text:?}; allowed: a seq such as 1042, from 1 on"))
+}
+
+/// The same where a time has another name.
+pub(super) fn seq_not_time(text: &str) -> Result<u64, String> {
+    seq(text).map_err(|wrong| if time(text).is_ok() { format!("{wrong}; a time goes with --since") } else { wrong })
+}
+
+/// One of several words. An empty one would mean nothing here and everything there.
+pub(super) fn word(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("found an empty word; leave it out, or say which".into()) } else { Ok(text.to_owned()) }
+}
+
+/// `2026-11-16T04:00:00Z`, the same without a zone, `04:00:00`, or `10m` ago.
 pub(super) fn time(text: &str) -> Result<Timestamp, String> {
-    let wrong = || format!("found {text:?}; allowed: a time such as 2026-11-16T04:00:00Z, or 90s, 10m, 2h, 1d ago");
+    let wrong = || format!("found {text:?}; allowed: {TIMES}");
     if let Ok(at) = text.parse() {
+        return Ok(at);
+    }
+    if let Some(at) = local(text, Timestamp::now(), &TimeZone::system()) {
         return Ok(at);
     }
     let unit = text.chars().last().ok_or_else(wrong)?;
@@ -32,6 +57,21 @@ pub(super) fn time(text: &str) -> Result<Timestamp, String> {
     let number: i64 = text[..text.len() - 1].parse().ok().filter(|number| *number >= 0).ok_or_else(wrong)?;
     let ago = number.checked_mul(seconds).map(SignedDuration::from_secs).ok_or_else(wrong)?;
     Timestamp::now().checked_sub(ago).map_err(|_| wrong())
+}
+
+/// A time as `tail` shows it; one without a day is the last that there was.
+fn local(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    // `12` is a seq, not noon.
+    if !text.contains(':') {
+        return None;
+    }
+    let stamp = |at: civil::DateTime| at.to_zoned(zone.clone()).ok().map(|at| at.timestamp());
+    if let Ok(time) = text.parse::<civil::Time>() {
+        let today = now.to_zoned(zone.clone()).date();
+        let at = stamp(today.to_datetime(time))?;
+        return if at <= now { Some(at) } else { stamp(today.checked_sub(1.day()).ok()?.to_datetime(time)) };
+    }
+    stamp(text.parse::<civil::DateTime>().ok()?)
 }
 
 /// `2026-11-16 04:00:00Z`
@@ -56,11 +96,23 @@ mod tests {
         let Ok(Point::At(at)) = point("2h") else { panic!() };
         let ago = Timestamp::now().duration_since(at).as_secs();
         assert!((7_200..7_260).contains(&ago), "{ago}");
-        for wrong in ["", "m", "-5m", "5w", "ten", "1.5h", "99999999999999999999d", "é"] {
+        for wrong in ["", "0", "m", "-5m", "5w", "ten", "1.5h", "99999999999999999999d", "é"] {
             assert!(point(wrong).unwrap_err().contains("allowed"), "{wrong}");
             assert!(time(wrong).is_err(), "{wrong}");
         }
         assert!(time("1042").is_err(), "a seq is no time");
+    }
+
+    #[test]
+    fn a_time_without_a_zone_is_of_this_one_and_without_a_day_the_last_that_there_was() {
+        let zone = TimeZone::fixed(jiff::tz::offset(2));
+        let now = "2026-11-16T04:00:00Z".parse().unwrap();
+        let of = |text| local(text, now, &zone).map(|at| at.to_string());
+        assert_eq!(of("2026-11-16T04:00:00").as_deref(), Some("2026-11-16T02:00:00Z"));
+        assert_eq!(of("2026-11-16 04:00:00").as_deref(), Some("2026-11-16T02:00:00Z"));
+        assert_eq!(of("05:59:59").as_deref(), Some("2026-11-16T03:59:59Z"));
+        assert_eq!(of("06:00:01").as_deref(), Some("2026-11-15T04:00:01Z"));
+        assert_eq!(of("2h"), None);
     }
 
     #[test]

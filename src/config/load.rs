@@ -9,10 +9,21 @@ use config::{Environment, File, FileFormat};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Config, Sink, SinkCommon, SinkKind};
+use super::{Config, Sink, SinkCommon, SinkKind, sink::ReadKeys};
 
-const SINK_TYPES: [&str; 2] = ["file", "stdout"];
-const SINK_COMMON: [&str; 8] = ["name", "format", "streams", "delivery", "start", "when_behind", "batch", "retry"];
+const SINK_COMMON: [&str; 11] = [
+    "name",
+    "format",
+    "streams",
+    "filter",
+    "delivery",
+    "start",
+    "when_behind",
+    "batch",
+    "retry",
+    "oversize",
+    "dead_letter",
+];
 
 /// What is wrong with the configuration, with the key's path in front.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,17 +107,28 @@ fn read_sink(path: &str, value: Value) -> Result<Sink, ConfigError> {
         common.extend(own.remove_entry(key));
     }
     let also = &[&SINK_COMMON[..], &["type"]].concat();
-    let kind = match kind.as_ref().and_then(Value::as_str) {
-        Some("file") => SinkKind::File(read_part(path, own, also)?),
-        Some("stdout") => SinkKind::Stdout(read_part(path, own, also)?),
-        other => {
-            let hint = other.map(|other| hint(other, &SINK_TYPES)).unwrap_or_default();
-            let found = kind.as_ref().map_or("missing".to_owned(), |kind| format!("found {kind}"));
-            return Err(ConfigError(format!("{path}.type: {found}; {hint}allowed: {}", SINK_TYPES.join(", "))));
-        }
+    let word = kind.as_ref().and_then(Value::as_str);
+    let keys = Keys { path, own, also };
+    let Some(kind) = word.and_then(|word| SinkKind::read(word, keys)).transpose()? else {
+        let hint = word.map(|word| hint(word, SinkKind::TYPES)).unwrap_or_default();
+        let found = kind.as_ref().map_or("missing".to_owned(), |kind| format!("found {kind}"));
+        return Err(ConfigError(format!("{path}.type: {found}; {hint}allowed: {}", SinkKind::TYPES.join(", "))));
     };
     let common: SinkCommon = read_part(path, common, &[])?;
     Ok(Sink { common, kind })
+}
+
+/// The keys that a type alone has.
+struct Keys<'a> {
+    path: &'a str,
+    own: Map<String, Value>,
+    also: &'a [&'a str],
+}
+
+impl ReadKeys<ConfigError> for Keys<'_> {
+    fn keys<T: DeserializeOwned>(self) -> Result<T, ConfigError> {
+        read_part(self.path, self.own, self.also)
+    }
 }
 
 /// Reads a map at `path`. The keys `also` are allowed there too, though they are read elsewhere.
@@ -166,6 +188,8 @@ fn in_plain_words(message: &str) -> String {
     };
     let expected = match expected {
         "a nonzero u32" => "a whole number from 1 to 4294967295",
+        "u8" => "a whole number from 0 to 255",
+        "u32" => "a whole number from 0 to 4294967295",
         "a nonzero u64" | "a nonzero usize" => "a whole number from 1",
         "u64" => "a whole number from 0",
         "a boolean" => "true or false",

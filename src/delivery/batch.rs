@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use kubetide_sink::{Batch, Record};
+use kubetide_sink::Record;
 use tokio::time::Instant;
+
+/// Places that a sink does not take are acknowledged after this long: the log must not be kept, nor the sink be called behind, for
+/// the sake of what it never wanted.
+const PASSING_AT_MOST: Duration = Duration::from_secs(1);
 
 /// When a batch is cut.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +35,30 @@ pub enum Cut {
     Stop,
 }
 
+impl Cut {
+    /// The word in the metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Bytes => "bytes",
+            Self::Age => "age",
+            Self::Again => "again",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+/// A part of the log for one sink: a batch, as long as nothing goes wrong with it.
+#[derive(Debug)]
+pub struct Portion {
+    /// The first place in the log that it covers.
+    pub from: u64,
+    /// The last one.
+    pub to: u64,
+    /// The records that the sink takes.
+    pub records: Vec<Record>,
+}
+
 /// A batch in the making.
 #[derive(Debug)]
 pub struct Batcher {
@@ -42,6 +70,8 @@ pub struct Batcher {
     records: Vec<Record>,
     bytes: usize,
     oldest: Option<Instant>,
+    /// Since when places have been passed that the sink does not take, without anything to send.
+    passing: Option<Instant>,
     /// The batch that was under way ends here, whatever the limits say now.
     again_until: Option<u64>,
 }
@@ -51,7 +81,7 @@ impl Batcher {
     pub fn new(limits: Limits, acknowledged: u64, in_flight: Option<(u64, u64)>) -> Self {
         let from = acknowledged + 1;
         let again_until = in_flight.map(|(_, to)| to);
-        Self { limits, from, next: from, records: Vec::new(), bytes: 0, oldest: None, again_until }
+        Self { limits, from, next: from, records: Vec::new(), bytes: 0, oldest: None, passing: None, again_until }
     }
 
     /// Takes the record that comes next; whether the sink takes it or not, the batch covers it.
@@ -63,6 +93,8 @@ impl Batcher {
             self.bytes += record.weight();
             self.oldest.get_or_insert(now);
             self.records.push(record);
+        } else {
+            self.passing.get_or_insert(now);
         }
     }
 
@@ -90,12 +122,15 @@ impl Batcher {
         if self.records.len() >= self.limits.max_records {
             return Some(Cut::Count);
         }
-        (now >= self.oldest? + self.limits.max_wait).then_some(Cut::Age)
+        (now >= self.deadline()?).then_some(Cut::Age)
     }
 
     /// When the batch will be due by age.
     pub fn deadline(&self) -> Option<Instant> {
-        self.oldest.map(|oldest| oldest + self.limits.max_wait)
+        match self.oldest {
+            Some(oldest) => Some(oldest + self.limits.max_wait),
+            None => self.passing.map(|since| since + PASSING_AT_MOST),
+        }
     }
 
     /// How many places of the log have been covered without anything to send.
@@ -109,11 +144,11 @@ impl Batcher {
     }
 
     /// Takes the batch as it is and begins the next one.
-    pub fn take(&mut self) -> Batch {
-        let batch = Batch { from: self.from, to: self.next - 1, records: std::mem::take(&mut self.records) };
+    pub fn take(&mut self) -> Portion {
+        let batch = Portion { from: self.from, to: self.next - 1, records: std::mem::take(&mut self.records) };
         self.from = self.next;
         self.bytes = 0;
-        self.oldest = None;
+        (self.oldest, self.passing) = (None, None);
         self.again_until = None;
         batch
     }
@@ -168,7 +203,8 @@ mod tests {
         for seq in 1..=5 {
             batcher.push(record(seq, 50), false, now);
         }
-        assert_eq!((batcher.skipped(), batcher.deadline()), (5, None));
+        assert_eq!((batcher.skipped(), batcher.deadline()), (5, Some(now + PASSING_AT_MOST)));
+        assert_eq!((batcher.due(now), batcher.due(now + PASSING_AT_MOST)), (None, Some(Cut::Age)));
         batcher.push(record(6, 50), true, now);
         batcher.push(record(7, 50), false, now);
         let batch = batcher.take();

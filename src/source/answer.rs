@@ -68,11 +68,22 @@ impl Page {
             let from = item.get().as_ptr() as usize - start;
             from..from + item.get().len()
         });
-        let items = spans.collect();
+        let items: Vec<std::ops::Range<usize>> = spans.collect();
+        let is_split = |span: &std::ops::Range<usize>| memchr::memchr2(b'\n', b'\r', &body[span.clone()]).is_some();
+        let is_split = items.iter().any(is_split);
         let ListMeta { resource_version, r#continue, remaining_item_count: remaining } = list.metadata;
         let next = Some(r#continue).filter(|token| !token.is_empty());
+        let body = if is_split { in_one_line(body) } else { body };
         Ok(Self { version: ResourceVersion::new(resource_version), next, remaining, items, body })
     }
+}
+
+/// JSON of the same length without line ends: a server or proxy that indents what it sends must not break records of one line
+/// each. Within strings there are none: they are written as escapes.
+fn in_one_line(body: Bytes) -> Bytes {
+    let mut bytes = Vec::from(body);
+    bytes.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+    Bytes::from(bytes)
 }
 
 /// The bytes as text of the same length, with a question mark for each that is not of any character.
@@ -204,5 +215,22 @@ impl WatchEvent {
             b"DELETED" => Ok(Self::Deleted(observed)),
             _ => Err(too_long()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+    use super::*;
+
+    #[test]
+    fn an_item_of_an_indented_list_is_one_line() {
+        let list = |item: &str| {
+            let body = format!("{{\n \"metadata\": {{\"resourceVersion\": \"7\"}},\n \"items\": [{item},1]\n}}\n");
+            let page = Page::parse(body.into()).unwrap_or_else(|error| panic!("{error}"));
+            page.items().map(|item| String::from_utf8(item.to_vec()).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(list("{\r\n\t\"a\": \"\\n\",\n\t\"b\": 1\n}"), ["{  \t\"a\": \"\\n\", \t\"b\": 1 }", "1"]);
+        assert_eq!(list("{\"a\":\"\\n\"}"), ["{\"a\":\"\\n\"}", "1"]);
     }
 }

@@ -228,6 +228,38 @@ pub(super) fn unquoted(message: &str) -> Cow<'_, str> {
     }
 }
 
+/// The same without what stands in quotes, where an API server repeats values (`Invalid value: "…"`, `parsing "…"`); but addresses
+/// stay, which say whom it could not reach.
+fn without_values(message: &str) -> String {
+    let mut out = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(open) = rest.find('"') {
+        let (before, quoted) = rest.split_at(open);
+        let end = end_of_quote(quoted);
+        let (quote, behind) = quoted.split_at(end);
+        out.push_str(before);
+        let is_address = ["\"http://", "\"https://"].iter().any(|scheme| quote.starts_with(scheme));
+        out.push_str(if is_address { quote } else { "\"…\"" });
+        rest = behind;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Behind the quote that closes the one this begins with; all of it if there is none.
+fn end_of_quote(quoted: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, letter) in quoted.char_indices().skip(1) {
+        match letter {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    quoted.len()
+}
+
 /// What a `Status` object says, whether it came as an HTTP answer or as an ERROR event.
 pub(super) fn status_error(http: Option<StatusCode>, retry_after: Option<Duration>, body: &[u8]) -> ApiError {
     #[derive(Default, Deserialize)]
@@ -251,7 +283,11 @@ pub(super) fn status_error(http: Option<StatusCode>, retry_after: Option<Duratio
     }
     let code_text = code.map_or_else(|| "an error without a code".to_owned(), |code| code.to_string());
     let message = match status.message.filter(|message| !message.is_empty()) {
-        Some(message) => format!("{code_text}: {}", unquoted(&message)),
+        // Who may do what is said with names of users and resources; everything else may speak of what is in an object.
+        Some(message) if matches!(code, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => {
+            format!("{code_text}: {}", unquoted(&message))
+        }
+        Some(message) => format!("{code_text}: {}", without_values(&unquoted(&message))),
         None => code_text,
     };
     let details = status.details.and_then(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
@@ -264,13 +300,21 @@ mod tests {
 
     #[test]
     fn what_the_api_server_says_is_told_but_not_the_object_that_it_quotes() {
-        let told = |message: &str| {
-            let status = serde_json::json!({"kind": "Status", "code": 500, "message": message});
+        let told_with = |code: u16, message: &str| {
+            let status = serde_json::json!({"kind": "Status", "code": code, "message": message});
             status_error(None, None, status.to_string().as_bytes()).to_string()
         };
+        let told = |message: &str| told_with(500, message);
         let code = "500 Internal Server Error";
         let plain = r#"secrets is forbidden: User "a" cannot list resource "secrets" in API group "" [RBAC: none]"#;
-        assert_eq!(told(plain), format!("{code}: {plain}"));
+        assert_eq!(told_with(403, plain), format!("403 Forbidden: {plain}"));
+        for (message, expected) in [
+            (r#"spec.a: Invalid value: "secret": no"#, r#"spec.a: Invalid value: "…": no"#),
+            (r#"parsing "sec\"ret": bad"#, r#"parsing "…": bad"#),
+            (r#"Post "https://a:443/b": refused, "secret"#, r#"Post "https://a:443/b": refused, "…""#),
+        ] {
+            assert_eq!(told(message), format!("{code}: {expected}"));
+        }
         let missing = "Object 'Kind' is missing in '";
         for object in [r#"{"data":{"a":"secret"}}'"#, "\0secret", "\nsecret"] {
             assert_eq!(told(&format!("{missing}{object}")), format!("{code}: {missing}…"));

@@ -76,6 +76,8 @@ struct ListUnderWay {
     generation: u64,
     since: Instant,
     objects: u64,
+    /// It showed something that has no identity.
+    is_partial: bool,
     /// One of the LISTs that may run at once. Given back while the LIST waits.
     turn: Option<OwnedSemaphorePermit>,
 }

@@ -258,6 +258,9 @@ pub fn resolve<'a>(word: &str, served: &'a [Served]) -> Result<(&'a Served, &'a 
     let exact: Vec<&Served> =
         candidates.iter().copied().filter(|served| served.resource.eq_ignore_ascii_case(name)).collect();
     let candidates = if exact.is_empty() { candidates } else { exact };
+    // A word without a group means the core group's first, as for kubectl: else nothing but `events.v1` would name its events.
+    let core: Vec<&Served> = candidates.iter().copied().filter(|served| served.group.is_empty()).collect();
+    let candidates = if core.len() == 1 { core } else { candidates };
     let names = |of: &[&Served]| of.iter().map(|served| served.full_name()).collect::<Vec<_>>().join(", ");
     match candidates.as_slice() {
         [one] => match version {
@@ -351,6 +354,9 @@ mod tests {
         assert_eq!(resolve("wd", &all).unwrap().1, "v1");
         assert_eq!(resolve("pods.v1", &all).unwrap().0.resource, "pods");
         assert_eq!(resolve("events.events.k8s.io", &all).unwrap().0.group, "events.k8s.io");
+        for word in ["events", "Event", "ev"] {
+            assert_eq!(resolve(word, &all).unwrap().0.group, "", "{word}: whoever installs a like one changes nothing");
+        }
     }
 
     fn problem(word: &str) -> String {
@@ -362,7 +368,9 @@ mod tests {
     #[test]
     fn an_unknown_an_ambiguous_and_an_unserved_name_say_what_there_is() {
         assert!(problem("deploymnets").contains("did you mean deployments.apps?"));
-        assert!(problem("events").contains("events, events.events.k8s.io"));
+        let twice = [cluster(), vec![served("b.example.com", &["v1"], "widgets", "Widget", &[])]].concat();
+        let Err(Problem::Ambiguous(problem_of_two)) = resolve("widgets", &twice) else { panic!() };
+        assert!(problem_of_two.contains("widgets.shop.example.com, widgets.b.example.com"), "{problem_of_two}");
         assert!(problem("pods.apps").contains("it serves: pods"));
         assert!(problem("widgets.v9.shop.example.com").contains("v1, v1beta1"));
     }

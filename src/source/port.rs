@@ -14,7 +14,7 @@ use super::{
     selection::Selection,
 };
 use crate::{
-    change::{Cleaner, ObjectKey, Observed, ResourceVersion, scan},
+    change::{Cleaner, NoIdentity, ObjectKey, Observed, ResourceVersion, scan},
     config::Content,
 };
 
@@ -44,7 +44,7 @@ impl Port {
     }
 
     /// Finds and cleans an object of a LIST.
-    pub fn observe(&self, object: &[u8]) -> Result<Observed, ApiError> {
+    pub fn observe(&self, object: &[u8]) -> Result<Observed, NoIdentity> {
         let observed = scan::observe(&self.cleaner, object)?;
         if object.len() > MAX_LINE {
             return Ok(Observed { object: Err("larger than 16 MiB".into()), ..observed });

@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tracing::warn;
+
 use crate::{change::RedactKey, config::Reference};
 
 /// In the data directory.
@@ -67,16 +69,32 @@ pub fn load(reference: Option<&Reference>, data_dir: &Path) -> Result<RedactKey,
         None => {
             let path = data_dir.join(FILE);
             make(&path, data_dir).map_err(|source| KeyError::File { verb: "make", path: path.clone(), source })?;
-            let unreadable = |source| KeyError::File { verb: "read", path: path.clone(), source };
-            let mode = fs::metadata(&path).map_err(unreadable)?.permissions().mode() & 0o777;
-            if mode & 0o077 != 0 {
-                return Err(KeyError::Open { path, mode });
-            }
+            close_to_others(&path)?;
             let bytes =
                 fs::read(&path).map_err(|source| KeyError::File { verb: "read", path: path.clone(), source })?;
             key_of(path.display().to_string(), &bytes)
         }
     }
+}
+
+/// A volume with an fsGroup gives its group every file at each start of the pod: what is ours is closed again. What cannot be
+/// closed may at most be open to that group.
+fn close_to_others(path: &Path) -> Result<(), KeyError> {
+    let failed = |source| KeyError::File { verb: "read", path: path.into(), source };
+    let mode = fs::metadata(path).map_err(failed)?.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    match fs::set_permissions(path, fs::Permissions::from_mode(0o600)) {
+        Ok(()) => {
+            warn!(key = %path.display(), mode = %format!("{mode:04o}"), "the key of redaction was open to others, made it 0600")
+        }
+        Err(_) if mode & 0o007 != 0 => return Err(KeyError::Open { path: path.into(), mode }),
+        Err(error) => {
+            warn!(key = %path.display(), mode = %format!("{mode:04o}"), %error, "the key of redaction is open to its group")
+        }
+    }
+    Ok(())
 }
 
 fn key_of(place: String, bytes: &[u8]) -> Result<RedactKey, KeyError> {
@@ -103,11 +121,8 @@ fn make(path: &Path, directory: &Path) -> io::Result<()> {
     let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     writeln!(file, "{hex}")?;
     file.sync_all()?;
-    // A link and not a rename: it never takes the place of a key that is there.
-    match fs::hard_link(&draft, path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => fs::remove_file(&draft)?,
-    }
+    // The directory is ours alone: nobody has made one meanwhile.
+    fs::rename(&draft, path)?;
     File::open(directory)?.sync_all()
 }
 
@@ -136,13 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_others_can_read_is_refused_with_what_to_do() {
+    fn a_key_that_a_volume_has_opened_to_others_is_closed_again_and_stays_the_same() {
         let directory = tempfile::tempdir().unwrap();
         load(None, directory.path()).unwrap();
         let path = directory.path().join(FILE);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        let message = refused(None, directory.path());
-        assert!(message.contains("0640") && message.contains("chmod 600") && message.contains(FILE), "{message}");
+        let made = fs::read(&path).unwrap();
+        for mode in [0o660, 0o644] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            load(None, directory.path()).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(fs::read(&path).unwrap(), made);
+        }
     }
 
     #[test]

@@ -339,7 +339,6 @@ impl Roster {
                 }
                 (Phase::Removed { at, .. }, None) => {
                     if self.means.clock.wall().duration_since(*at) > KEPT {
-                        self.means.known.forget_rows(&stream).await?;
                         self.means.log.append(&stream, Entry::Forgotten).await?;
                     }
                 }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Raised when what is cut out of objects changes: the same version then has other bytes.
-const CLEANING: &str = "clean 1";
+const CLEANING: &str = "clean 2";
 
 /// What a stream's requests ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

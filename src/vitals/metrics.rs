@@ -47,6 +47,8 @@ pub(super) struct Instruments {
     pub(super) sink_bytes: Counter<u64>,
     pub(super) sink_lag: Histogram<f64>,
     pub(super) sink_failures: Counter<u64>,
+    pub(super) sink_batches: Counter<u64>,
+    pub(super) sink_dead_letters: Counter<u64>,
 }
 
 impl Instruments {
@@ -81,7 +83,12 @@ impl Instruments {
                 .with_description("Bytes of records that a sink has acknowledged")
                 .build(),
             sink_lag: seconds("kubetide.sink.lag", "From observing a change to a sink's acknowledgement", &LAGS),
-            sink_failures: counter("kubetide.sink.failures", "Batches that a sink did not take"),
+            sink_failures: counter(
+                "kubetide.sink.failures",
+                "Batches that a sink did not take, by what is done about it",
+            ),
+            sink_batches: counter("kubetide.sink.batches", "Batches cut, by what cut them"),
+            sink_dead_letters: counter("kubetide.sink.dead_letters", "Records that a sink refused for good"),
         }
     }
 }
@@ -133,6 +140,13 @@ fn observe(meter: &Meter, board: &Arc<Board>) {
     });
     gauge("kubetide.log.blocked", "", "1 while appending to the change log is blocked", |board, seen| {
         seen.observe(f64::from(u8::from(lock(&board.whole).blocked.is_some())), &[]);
+    });
+    gauge("kubetide.sink.dead_letters.size", "By", "Bytes of dead letters that wait in files", |board, seen| {
+        for (sink, condition) in &lock(&board.whole).sinks {
+            if let Some(bytes) = lock(condition).letters {
+                seen.observe(bytes as f64, &[KeyValue::new("sink", Arc::clone(sink))]);
+            }
+        }
     });
     gauge("kubetide.build_info", "", "1, with the version as label", |_, seen| {
         seen.observe(1.0, &[KeyValue::new("version", env!("CARGO_PKG_VERSION"))]);

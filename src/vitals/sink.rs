@@ -27,6 +27,8 @@ pub struct SinkVitals {
 #[derive(Default)]
 pub(super) struct Condition {
     failing: Option<Failing>,
+    /// Bytes of dead letters that wait; none if they are not in files.
+    pub(super) letters: Option<u64>,
 }
 
 struct Failing {
@@ -59,9 +61,24 @@ impl SinkVitals {
         lock(&self.condition).failing = None;
     }
 
-    /// A batch was not taken.
-    pub fn failed(&self, message: &str) {
-        self.shared.instruments.sink_failures.add(1, slice::from_ref(&self.sink));
+    /// A batch was cut, for this reason.
+    pub fn cut(&self, reason: &'static str) {
+        self.shared.instruments.sink_batches.add(1, &[self.sink.clone(), KeyValue::new("cut", reason)]);
+    }
+
+    /// A record went to the dead letters.
+    pub fn buried(&self) {
+        self.shared.instruments.sink_dead_letters.add(1, slice::from_ref(&self.sink));
+    }
+
+    /// So many bytes of dead letters wait in files.
+    pub fn letters(&self, bytes: u64) {
+        lock(&self.condition).letters = Some(bytes);
+    }
+
+    /// A batch was not taken, and this is done about it.
+    pub fn failed(&self, message: &str, decision: &'static str) {
+        self.shared.instruments.sink_failures.add(1, &[self.sink.clone(), KeyValue::new("decision", decision)]);
         let mut condition = lock(&self.condition);
         let since = condition.failing.as_ref().map_or_else(Instant::now, |failing| failing.since);
         condition.failing = Some(Failing { since, message: words::short(message) });

@@ -284,15 +284,15 @@ async fn a_sink_is_red_when_it_has_failed_for_a_minute_without_a_success() {
     let (vitals, _pods) = synced();
     let sink = vitals.sink("audit");
     assert_ok(&vitals, "sink/audit");
-    sink.failed("connection refused");
+    sink.failed("connection refused", "retry");
     advance(seconds(59)).await;
-    sink.failed("connection refused");
+    sink.failed("connection refused", "retry");
     assert_degraded(&vitals, "sink/audit", "connection refused (for 59 s); nothing is lost, it is tried again");
     advance(seconds(1)).await;
     assert_red(&vitals, "sink/audit", "connection refused (for 60 s); nothing is lost, it is tried again");
     sink.delivered(1, 100, Some(seconds(61)));
     assert_ok(&vitals, "sink/audit");
-    sink.failed("connection refused");
+    sink.failed("connection refused", "retry");
     advance(seconds(59)).await;
     assert!(vitals.readiness().ready, "the minute begins anew");
 }
@@ -401,7 +401,7 @@ async fn metrics_say_what_happened() {
     pods.watch_ended("stalled");
     let audit = vitals.sink("audit");
     audit.delivered(10, 2_000, Some(Duration::from_millis(300)));
-    audit.failed("no");
+    audit.failed("no", "retry");
     vitals.budget(4_096);
     assert_series(
         &vitals,
@@ -433,7 +433,7 @@ async fn metrics_say_what_happened() {
             r#"kubetide_sink_delivered_bytes_total{sink="audit"} 2000"#,
             r#"kubetide_sink_lag_seconds_sum{sink="audit"} 0.3"#,
             r#"kubetide_sink_lag_seconds_count{sink="audit"} 1"#,
-            r#"kubetide_sink_failures_total{sink="audit"} 1"#,
+            r#"kubetide_sink_failures_total{decision="retry",sink="audit"} 1"#,
             concat!(r#"kubetide_build_info{version=""#, env!("CARGO_PKG_VERSION"), r#""} 1"#),
         ],
     );

@@ -124,3 +124,92 @@ fn an_object_that_could_not_be_read_before_is_an_update_without_a_difference() {
     assert!(told.difference.is_none() && told.patch.is_none() && told.object.is_some());
     assert_eq!(told.previous_resource_version.as_deref(), Some("1"));
 }
+
+fn ignoring(paths: &[&str]) -> Detail {
+    let ignored = Ignored(paths.iter().map(|path| Pattern::parse(path).unwrap()).collect());
+    Detail { ignored, ..Detail::default() }
+}
+
+#[test]
+fn what_is_ignored_in_items_without_a_name_is_only_seen() {
+    let detail = ignoring(&["/status/*/at", "/spec/*/*"]);
+    let status =
+        |at: u32, rest: &str| format!(r#","status":[{{"at":{at},"x":1}},{{"at":{at}{rest}}}],"spec":[[{at}]]"#);
+    let before = observed(1, "", &status(1, ""));
+    assert!(matches!(meaning(&before, observed(2, "", &status(2, "")), View::Watch, &detail), Meaning::Seen));
+    let told = change(meaning(&before, observed(2, "", &status(2, r#","y":1"#)), View::Watch, &detail));
+    assert_eq!(told.difference.unwrap().paths, ["/status/0/at", "/status/1", "/spec/0/0"], "and the rest is in it too");
+}
+
+#[test]
+fn what_is_ignored_and_looks_moved_within_a_list_is_only_seen() {
+    let detail = ignoring(&["/spec/*/t"]);
+    let spec = |items: &str| format!(r#","spec":[{items}]"#);
+    let before = observed(1, "", &spec(r#"{"t":1,"k":"a"},{"t":2,"k":"a"}"#));
+    let moved = |items: &str| meaning(&before, observed(2, "", &spec(items)), View::Watch, &detail);
+    assert!(matches!(moved(r#"{"t":2,"k":"a"},{"t":3,"k":"a"}"#), Meaning::Seen));
+    assert_eq!(
+        change(moved(r#"{"t":2,"k":"a"},{"t":3,"k":"b"}"#)).difference.unwrap().classes,
+        [kubetide_sink::Class::Spec]
+    );
+    change(moved(r#"{"t":1,"k":"a"}"#));
+    change(moved(r#"{"t":2,"k":"a"},{"t":1,"k":"b"},{"t":1,"k":"a"}"#));
+}
+
+/// One with these members in its metadata.
+fn annotated(version: u32, metadata: &str, rest: &str) -> Observed {
+    let text = format!(
+        r#"{{"metadata":{{"name":"a","uid":"u","resourceVersion":"{version}"{metadata}}},"pad":"{}"{rest}}}"#,
+        "x".repeat(500)
+    );
+    scan::observe(&cleaner("any", &[], &[]), text.as_bytes()).unwrap()
+}
+
+#[test]
+fn annotations_of_which_cleaning_leaves_nothing_come_and_go_unseen() {
+    let (applied, detail) =
+        (r#","annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}"#, Detail::default());
+    let (without, with) = (|version| annotated(version, "", ""), |version| annotated(version, applied, ""));
+    assert!(matches!(meaning(&without(1), with(2), View::Watch, &detail), Meaning::Seen));
+    assert!(matches!(meaning(&with(1), without(2), View::Watch, &detail), Meaning::Seen));
+    // The next record that counts tells of them.
+    let told = change(meaning(&without(1), annotated(2, applied, r#","spec":1"#), View::Watch, &detail));
+    assert_eq!(told.difference.unwrap().paths, ["/metadata/annotations", "/spec"]);
+    // Elsewhere something empty is something, and annotations are.
+    for (metadata, rest) in [(r#","labels":{}"#, ""), ("", r#","spec":{}"#), (r#","annotations":{"a":"b"}"#, "")] {
+        change(meaning(&without(1), annotated(2, metadata, rest), View::Watch, &detail));
+    }
+}
+
+#[test]
+fn what_holds_nothing_but_what_is_ignored_comes_and_goes_unseen() {
+    let detail = ignoring(&["/metadata/annotations/x", "/status/*/at", "/spec/a/b"]);
+    let bare = |version| annotated(version, "", "");
+    for (metadata, rest, counts) in [
+        (r#","annotations":{"x":"1"}"#, "", false),
+        (r#","annotations":{"x":"1","y":"1"}"#, "", true),
+        ("", r#","status":[{"at":1},{"at":2}]"#, false),
+        ("", r#","status":[{"at":1},{"to":2}]"#, true),
+        ("", r#","status":[]"#, true),
+        ("", r#","spec":{"a":{"b":{"c":1}}}"#, false),
+        ("", r#","spec":{"a":{"b":1},"c":{}}"#, true),
+        ("", r#","spec":{"a":{}}"#, true),
+        ("", r#","spec":null"#, true),
+    ] {
+        for (before, now) in [(bare(1), annotated(2, metadata, rest)), (annotated(1, metadata, rest), bare(2))] {
+            let is_told = matches!(meaning(&before, now, View::Watch, &detail), Meaning::Changes(_));
+            assert_eq!(is_told, counts, "{metadata}{rest}");
+        }
+    }
+    let of = |version, annotations: &str| annotated(version, &format!(r#","annotations":{annotations}"#), "");
+    for (before, now, counts) in [
+        ("null", r#"{"x":"1"}"#, false),
+        (r#"{"x":"1"}"#, "null", false),
+        ("null", "{}", false),
+        ("null", r#"{"y":"1"}"#, true),
+        (r#""text""#, r#"{"x":"1"}"#, true),
+    ] {
+        let is_told = matches!(meaning(&of(1, before), of(2, now), View::Watch, &detail), Meaning::Changes(_));
+        assert_eq!(is_told, counts, "{before} {now}");
+    }
+}

@@ -31,9 +31,13 @@ pub(crate) fn cleaned(mut tree: Value, secret: bool, drop: &[&str], redact: &[&s
         }
     }
     if (secret || !redact.is_empty())
-        && let Some(original) = tree.pointer_mut("/metadata/annotations/kapp.k14s.io~1original")
+        && let Some(Value::Object(annotations)) = tree.pointer_mut("/metadata/annotations")
     {
-        mark(original);
+        for (key, value) in annotations {
+            if key == "kapp.k14s.io/original" || if secret { may_be_a_copy(value) } else { is_a_copy(value) } {
+                mark(value);
+            }
+        }
     }
     for path in drop {
         let tokens = tokens(path);
@@ -65,6 +69,24 @@ pub(crate) fn unmarked(mut tree: Value) -> Value {
     }
     walk(&mut tree);
     tree
+}
+
+fn may_be_a_copy(value: &Value) -> bool {
+    match value {
+        Value::String(text) => {
+            text.trim_ascii_start().starts_with(['{', '['])
+                || text.contains(['"', '\\'])
+                || text.contains(char::is_control)
+        }
+        Value::Object(_) | Value::Array(_) => true,
+        _ => false,
+    }
+}
+
+fn is_a_copy(value: &Value) -> bool {
+    let Some(text) = value.as_str() else { return false };
+    let parts = ["metadata", "spec", "data", "stringData"];
+    parts.iter().any(|part| text.contains(&format!("\"{part}\"")) || text.contains(&format!("\n{part}:")))
 }
 
 fn mark(value: &mut Value) {

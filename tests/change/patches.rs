@@ -100,6 +100,35 @@ fn tree() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A tree as nobody would write it who had parsed it first: numbers, escapes and spaces in other ways, each by a bit of `how`.
+fn spelled(value: &Value, how: &mut u64) -> String {
+    let mut odd = || {
+        *how = how.rotate_right(1);
+        *how & 1 == 1
+    };
+    let space = if odd() { " " } else { "" };
+    match value {
+        Value::Number(number) if odd() => format!("{number}.50e1"),
+        Value::String(text) if odd() => {
+            let units = text.encode_utf16().map(|unit| format!("\\u{unit:04X}"));
+            format!("\"{}\"", units.collect::<String>())
+        }
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(|item| spelled(item, how)).collect();
+            format!("[{space}{}]", items.join(","))
+        }
+        Value::Object(members) => {
+            let member = |(key, value): (&String, &Value)| {
+                let key = Value::from(key.as_str()).to_string();
+                format!("{key}{space}:{}", spelled(value, how))
+            };
+            let members: Vec<String> = members.iter().map(member).collect();
+            format!("{{{}{space}}}", members.join(","))
+        }
+        plain => plain.to_string(),
+    }
+}
+
 /// Every value of a tree, by its path.
 fn places(value: &Value, path: String, found: &mut Vec<String>) {
     match value {
@@ -183,6 +212,15 @@ proptest! {
     }
 
     #[test]
+    fn the_patch_has_the_values_as_they_are_spelled(before in tree(), now in tree(), mut how in any::<[u64; 2]>()) {
+        let texts = [(1, &before, 0), (2, &now, 1)].map(|(version, spec, side)| {
+            let frame = object(version, 1, &[("spec", &"SPEC".into())]).to_string();
+            frame.replace("\"SPEC\"", &spelled(spec, &mut how[side]))
+        });
+        check(texts[0].as_bytes(), texts[1].as_bytes())?;
+    }
+
+    #[test]
     fn the_patch_leads_from_a_real_object_to_an_edited_one(file in any::<Index>(), edits in prop::collection::vec(edit(), 1..5)) {
         let (_, text) = &CORPUS[file.index(CORPUS.len())];
         let mut before: Value = serde_json::from_slice(text).unwrap();
@@ -230,6 +268,53 @@ fn an_item_at_the_head_is_one_small_step() {
     let numbers: Vec<i32> = (0..200).collect();
     let reversed: Vec<i32> = (0..200).rev().collect();
     assert_eq!(patch(&json!(numbers), &json!(reversed)).as_array().unwrap().len(), 200, "beyond the table, by place");
+}
+
+#[test]
+fn in_a_hundred_items_one_that_comes_and_one_that_goes_are_two_steps() {
+    let endpoint = |at: u32| json!({"addresses": [format!("10.0.0.{at}")], "conditions": {"ready": true}});
+    let (old, new): (Vec<Value>, Vec<Value>) = ((1..=100).map(endpoint).collect(), (0..100).map(endpoint).collect());
+    let expected =
+        json!([{"op": "add", "path": "/spec/0", "value": endpoint(0)}, {"op": "remove", "path": "/spec/100"}]);
+    assert_eq!(patch(&json!(old), &json!(new)), expected);
+}
+
+#[test]
+fn an_item_without_a_name_is_told_by_what_differs_in_it_or_whole_where_that_is_shorter() {
+    let item = |at: u32, last: &str| json!({"addresses": ["10.0.0.1"], "at": at, "last": last});
+    assert_eq!(
+        patch(&json!([item(1, "a"), item(2, "a")]), &json!([item(1, "b"), item(2, "b")])),
+        json!([
+            {"op": "replace", "path": "/spec/0/last", "value": "b"},
+            {"op": "replace", "path": "/spec/1/last", "value": "b"},
+        ])
+    );
+    assert_eq!(
+        patch(&json!([{"a": 1, "b": 2, "c": 3}, [1, 2, 3]]), &json!([{"d": 1}, [4, 5, 6]])),
+        json!([
+            {"op": "replace", "path": "/spec/0", "value": {"d": 1}},
+            {"op": "replace", "path": "/spec/1", "value": [4, 5, 6]},
+        ])
+    );
+}
+
+#[test]
+fn a_patch_repeats_the_spelling_of_the_object() {
+    let text = |version: u32, spec: &str| {
+        format!(
+            r#"{{"metadata":{{"name":"a","resourceVersion":"{version}"}},"spec":{spec},"pad":"{}"}}"#,
+            "x".repeat(300)
+        )
+    };
+    let now = text(2, r#"{"a":1.50,"b":[1e3, -0],"c":"\u0041\/","d":{ "e" : 1.0 }}"#);
+    let change = update(text(1, r#"{"a":1,"c":"B"}"#).as_bytes(), now.as_bytes()).unwrap();
+    let expected = [
+        r#"[{"op":"replace","path":"/spec/a","value":1.50},"#,
+        r#"{"op":"replace","path":"/spec/c","value":"\u0041\/"},"#,
+        r#"{"op":"add","path":"/spec/b","value":[1e3, -0]},"#,
+        r#"{"op":"add","path":"/spec/d","value":{ "e" : 1.0 }}]"#,
+    ];
+    assert_eq!(String::from_utf8_lossy(&change.patch.unwrap()), expected.concat());
 }
 
 #[test]

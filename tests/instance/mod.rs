@@ -123,6 +123,28 @@ impl Instance {
         }
     }
 
+    /// Sends this to the process that runs now.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(self.child.as_ref().expect("it runs"));
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits until it ends by itself, and returns with what.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("it runs");
+        let since = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            if since.elapsed() >= PATIENCE {
+                child.kill().unwrap();
+                panic!("it does not end");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// SIGKILL.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("it runs");

@@ -76,9 +76,21 @@ impl fmt::Display for Stream {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Id(pub [u8; 16]);
 
+impl Id {
+    /// Its 32 digits: written several times for every record, so not one by one.
+    pub fn digits(self) -> [u8; 32] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
+            pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+        digits
+    }
+}
+
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(std::str::from_utf8(&self.digits()).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -165,6 +177,17 @@ pub struct Change {
     pub object: Option<Bytes>,
     /// Why there is no object.
     pub problem: Option<String>,
+    /// What was cut away because it is more than the receiver takes.
+    pub truncated: Option<Truncated>,
+}
+
+/// What was cut away because it is more than the receiver takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Truncated {
+    /// How many bytes: those of the object, of the one before and of the patch.
+    pub bytes: u64,
+    /// The SHA-256 of the object, where there was one.
+    pub object_sha256: Option<[u8; 32]>,
 }
 
 // By hand: no object content in `Debug`, which ends up in logs.
@@ -246,6 +269,10 @@ pub enum Reason {
     Divergence,
     /// The watch could not be read past the position.
     Undecodable,
+    /// The log that the sink knows of is not there any more: the data directory was lost.
+    LogLost,
+    /// The sink knows more of the log than there is: the data directory was restored from an older copy.
+    LogRewound,
     /// The log was trimmed before this sink had read it.
     SinkBehind,
 }
@@ -259,6 +286,8 @@ impl Reason {
             Self::ConfigChanged => "config_changed",
             Self::Divergence => "divergence",
             Self::Undecodable => "undecodable",
+            Self::LogLost => "log_lost",
+            Self::LogRewound => "log_rewound",
             Self::SinkBehind => "sink_behind",
         }
     }
@@ -271,6 +300,8 @@ pub enum Scope {
     Stream,
     /// Everything that one sink receives; other sinks do not get the record.
     Sink,
+    /// The log as a whole: it is not the one that was delivered from before.
+    Log,
 }
 
 impl Scope {
@@ -279,6 +310,7 @@ impl Scope {
         match self {
             Self::Stream => "stream",
             Self::Sink => "sink",
+            Self::Log => "log",
         }
     }
 }
@@ -343,9 +375,25 @@ pub enum What {
         /// The place in the log before the first record that comes again.
         from: From,
     },
+    /// What follows are dead letters of this sink, which are given to it again because somebody asked for it. Spelled as a replay.
+    Letters {
+        /// The place in the log before the first of them.
+        from: From,
+        /// How many there are.
+        letters: u64,
+    },
 }
 
 impl What {
+    /// The word for why history is broken, or what comes again; none where there is nothing to tell apart.
+    pub const fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Gap { reason, .. } => Some(reason.as_str()),
+            Self::Letters { .. } => Some("dead_letters"),
+            _ => None,
+        }
+    }
+
     /// The word in the record.
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -354,7 +402,7 @@ impl What {
             Self::Gap { .. } => "gap",
             Self::ResyncFinished { .. } => "resync_finished",
             Self::StreamRemoved { .. } => "stream_removed",
-            Self::Replay { .. } => "replay",
+            Self::Replay { .. } | Self::Letters { .. } => "replay",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use crate::{Body, Change, Cluster, Id, Op, Origin, Record, Stream};
+use crate::{Batch, Body, Change, Cluster, Format, Id, Op, Origin, Record, Stream, Terms};
 
 /// The id of the log that sample records are in.
 pub const LOG_ID: &str = "01JCXZ3V9T6Q0W8Y2K4M6N8P0R";
@@ -40,6 +40,7 @@ pub fn record(seq: u64, object: impl Into<Bytes>) -> Record {
         before: None,
         object: Some(object.into()),
         problem: None,
+        truncated: None,
     };
     Record {
         id: Id(u128::from(seq).to_be_bytes()),
@@ -49,4 +50,17 @@ pub fn record(seq: u64, object: impl Into<Bytes>) -> Record {
         observed_at: Timestamp::UNIX_EPOCH,
         body: Body::Change(change),
     }
+}
+
+/// A batch of these records, which cover the log from the first to the last.
+pub fn batch(records: Vec<Record>) -> Batch {
+    let seq = |record: Option<&Record>| record.map_or(0, |record| record.seq);
+    let (from, to) = (seq(records.first()), seq(records.last()));
+    Batch { id: Id((u128::from(from) << 64 | u128::from(to)).to_be_bytes()), from, to, records }
+}
+
+/// What a sink of this name is opened with: the native format, at least once.
+pub fn terms(name: &str) -> Terms {
+    let cluster = stream("", "").cluster;
+    Terms { name: name.into(), cluster, format: Format::Native, exactly_once: false, letters: None }
 }

@@ -1,14 +1,15 @@
-//! `type: stdout`: NDJSON into a pipe or a file, coloured one-liners on a terminal.
+//! `type: stdout`: a line of JSON per record into a pipe or a file, coloured one-liners on a terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use kubetide_sink::{
-    Batch, Sink, SinkError,
+    Batch, Format, Sink, SinkError,
     format::{self, Style},
 };
 
-use crate::lines;
+use crate::message::lines;
 
 /// Standard output.
 #[derive(Clone, Copy, Debug)]
@@ -18,15 +19,15 @@ pub struct StdoutSink {
 
 #[derive(Clone, Copy, Debug)]
 enum Form {
-    Ndjson,
+    Json(Format),
     OneLiners(Style),
 }
 
 impl StdoutSink {
-    /// Chooses the form by what standard output is; NO_COLOR is respected.
-    pub fn new() -> Self {
+    /// Chooses the form by what standard output is: one-liners on a terminal, whatever the format. NO_COLOR is respected.
+    pub fn new(format: Format) -> Self {
         let form = if !io::stdout().is_terminal() {
-            Form::Ndjson
+            Form::Json(format)
         } else if anstream::AutoStream::choice(&io::stdout()) == anstream::ColorChoice::Never {
             Form::OneLiners(Style::Plain)
         } else {
@@ -36,17 +37,11 @@ impl StdoutSink {
     }
 }
 
-impl Default for StdoutSink {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[async_trait]
 impl Sink for StdoutSink {
-    async fn deliver(&mut self, batch: &Batch) -> Result<(), SinkError> {
+    async fn deliver(&mut self, batch: &Batch, _: Option<&Bytes>) -> Result<(), SinkError> {
         let out = match self.form {
-            Form::Ndjson => lines(batch),
+            Form::Json(format) => lines(batch, format),
             Form::OneLiners(style) => {
                 let mut text = String::new();
                 // Asked each time: windows are resized.
@@ -67,10 +62,10 @@ impl Sink for StdoutSink {
             Ok(Ok(())) => Ok(()),
             // Nobody will ever read it again: `kubetide run | head`.
             Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                Err(SinkError::Fatal("standard output was closed by its reader".into()))
+                Err(SinkError::fatal("standard output was closed by its reader"))
             }
             Ok(Err(error)) => Err(SinkError::retry(format!("write standard output: {error}"))),
-            Err(panic) => Err(SinkError::Fatal(format!("write standard output: {panic}"))),
+            Err(panic) => Err(SinkError::fatal(format!("write standard output: {panic}"))),
         }
     }
 }

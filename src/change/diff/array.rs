@@ -9,16 +9,17 @@ use crate::change::json::{Json, Walked};
 /// Members that name an item of a list in Kubernetes, the first that is there.
 const NAMING: [&str; 8] = ["name", "type", "uid", "key", "ip", "containerPort", "port", "id"];
 
-/// The table of common items grows with both lengths: beyond this, items are matched by their place.
-const MATCHED: usize = 4096;
+/// The table of common items grows with both lengths: beyond this, items are matched by their place. 128 of each are more than
+/// an EndpointSlice has endpoints, and take 32 KiB and 0.1 ms where all are long and differ at their ends only.
+const MATCHED: usize = 128 * 128;
 
 /// What becomes of an item, in order.
 enum Fate {
     /// It stays, perhaps with differences inside.
     Both(usize, usize),
     /// Another takes its place.
-    Instead(usize),
-    Gone,
+    Instead(usize, usize),
+    Gone(usize),
     New(usize),
 }
 
@@ -29,9 +30,10 @@ impl Walk<'_> {
             |(one, other): &(&Range<usize>, &Range<usize>)| self.before[(*one).clone()] == self.now[(*other).clone()];
         let head = old.iter().zip(&new).take_while(same).count();
         let (old, new) = (&old[head..], &new[head..]);
-        let tail = old.iter().rev().zip(new.iter().rev()).take_while(same).count();
+        let tail = if self.by_place { 0 } else { old.iter().rev().zip(new.iter().rev()).take_while(same).count() };
         let (old, new) = (&old[..old.len() - tail], &new[..new.len() - tail]);
-        let fates = if !old.is_empty() && !new.is_empty() && old.len() * new.len() <= MATCHED {
+        let is_matched = !self.by_place && !old.is_empty() && !new.is_empty() && old.len() * new.len() <= MATCHED;
+        let fates = if is_matched {
             let (old, new) = (names(self.before, old)?, names(self.now, new)?);
             by_name(&old, &new)
         } else {
@@ -40,23 +42,20 @@ impl Walk<'_> {
         // Everything before this place is as it will be, everything behind it as it was.
         let mut place = head;
         for fate in fates {
-            self.below(&place.to_string(), |walk| {
-                match fate {
-                    Fate::Both(from, to) => walk.value(old[from].clone(), new[to].clone())?,
-                    Fate::Instead(to) => walk.note(Step::Replace, new[to].clone()),
-                    Fate::Gone => walk.note(Step::Remove, 0..0),
-                    Fate::New(to) => walk.note(Step::Add, new[to].clone()),
-                }
-                Ok(())
+            self.below(&place.to_string(), |walk| match fate {
+                Fate::Both(from, to) => walk.value(old[from].clone(), new[to].clone()),
+                Fate::Instead(from, to) => walk.instead(old[from].clone(), new[to].clone()),
+                Fate::Gone(from) => walk.note(Step::Remove(old[from].clone())),
+                Fate::New(to) => walk.note(Step::Add(new[to].clone())),
             })?;
-            place += usize::from(!matches!(fate, Fate::Gone));
+            place += usize::from(!matches!(fate, Fate::Gone(_)));
         }
         Ok(())
     }
 }
 
 /// Where the items of the array are that begins at `at`.
-fn items(bytes: &[u8], at: usize) -> Walked<Vec<Range<usize>>> {
+pub(super) fn items(bytes: &[u8], at: usize) -> Walked<Vec<Range<usize>>> {
     let mut json = Json::at(bytes, at);
     let mut items = Vec::new();
     if !json.enter(b']')? {
@@ -91,7 +90,7 @@ fn names<'a>(bytes: &'a [u8], items: &[Range<usize>]) -> Walked<Vec<(usize, &'a 
 
 fn by_place(old: usize, new: usize) -> Vec<Fate> {
     let both = (0..old.min(new)).map(|at| Fate::Both(at, at));
-    both.chain((new..old).map(|_| Fate::Gone)).chain((old..new).map(Fate::New)).collect()
+    both.chain((new..old).map(Fate::Gone)).chain((old..new).map(Fate::New)).collect()
 }
 
 /// By the longest sequence of names that both have.
@@ -121,8 +120,8 @@ fn by_name<T: PartialEq>(old: &[T], new: &[T]) -> Vec<Fate> {
         let (gone, added) = (from - gone_from, to - new_from);
         for at in 0..gone.max(added) {
             fates.push(match (at < gone, at < added) {
-                (true, true) => Fate::Instead(new_from + at),
-                (true, false) => Fate::Gone,
+                (true, true) => Fate::Instead(gone_from + at, new_from + at),
+                (true, false) => Fate::Gone(gone_from + at),
                 (false, _) => Fate::New(new_from + at),
             });
         }

@@ -16,8 +16,7 @@ impl Walk<'_> {
         let (old, new) = (members(self.before, before.start)?, members(self.now, now.start)?);
         // What a repeated key stands for is anyone's guess: the object is replaced as a whole.
         let (Some(_), Some(places)) = (by_key(&old), by_key(&new)) else {
-            self.note(Step::Replace, now);
-            return Ok(());
+            return self.note(Step::Replace(before, now));
         };
         let in_metadata = self.path == "/metadata";
         let apart = |key: &str| in_metadata && matches!(key, "resourceVersion" | "generation");
@@ -41,17 +40,11 @@ impl Walk<'_> {
                         self.below(&member.key, |walk| walk.value(member.value.clone(), value))?;
                     }
                 }
-                None => self.below(&member.key, |walk| {
-                    walk.note(Step::Remove, 0..0);
-                    Ok(())
-                })?,
+                None => self.below(&member.key, |walk| walk.note(Step::Remove(member.value.clone())))?,
             }
         }
         for (member, _) in new.iter().zip(kept).filter(|(member, kept)| !kept && !apart(&member.key)) {
-            self.below(&member.key, |walk| {
-                walk.note(Step::Add, member.value.clone());
-                Ok(())
-            })?;
+            self.below(&member.key, |walk| walk.note(Step::Add(member.value.clone())))?;
         }
         Ok(())
     }

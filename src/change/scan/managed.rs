@@ -4,11 +4,27 @@ use std::borrow::Cow;
 
 use crate::change::{
     Managed, Trace, Writers,
-    json::{Json, Walked},
+    json::{Json, TOO_DEEP, Walked, over},
 };
 
-/// Reads the value that begins here.
+/// Reads the value that begins here. Where it is too deep, it is as one entry that nobody has written: nothing of it is kept, so
+/// that it is no reason not to keep the object.
 pub(super) fn read(json: &mut Json<'_>, managed: &mut Managed, writers: &mut Writers) -> Walked {
+    let before = json.clone();
+    match entries(json, managed, writers) {
+        Err(TOO_DEEP) => {
+            *json = before;
+            let from = json.at;
+            json.jump(over(json.bytes, from).ok_or(TOO_DEEP)?);
+            let entry = crc32c::crc32c(&json.bytes[from..json.at]);
+            (managed.0, *writers) = (vec![Trace { entry, writer: 0 }], Writers::default());
+            Ok(())
+        }
+        walked => walked,
+    }
+}
+
+fn entries(json: &mut Json<'_>, managed: &mut Managed, writers: &mut Writers) -> Walked {
     let from = json.at;
     if json.peek() != Some(b'[') {
         json.value()?;

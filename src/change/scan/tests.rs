@@ -83,6 +83,104 @@ fn what_cannot_be_walked_keeps_its_identity_and_says_why() {
     assert!(observe(&pods(), b"[]").is_err());
 }
 
+/// More than may be.
+fn deep() -> String {
+    format!("{}1{}", r#"{"]\"":["#.repeat(300), "]}".repeat(300))
+}
+
+/// Who it is: namespace, name, uid and version.
+fn known(text: &str) -> Option<[String; 4]> {
+    let observed = observe(&pods(), text.as_bytes()).ok()?;
+    assert!(observed.object.is_err(), "{text}");
+    Some([observed.key.namespace, observed.key.name, observed.uid, observed.version.to_string()])
+}
+
+/// As an API server writes the metadata of a custom resource.
+const SORTED: &str = r#"{"labels":{"name":"x"},"name":"a","namespace":"n","resourceVersion":"7","uid":"u"}"#;
+
+#[test]
+fn an_object_that_is_too_deep_before_its_identity_is_still_known() {
+    let (deep, id) = (deep(), ["n", "a", "u", "7"].map(String::from));
+    for text in [
+        format!(r#"{{"apiVersion":"v1","config":{deep},"kind":"Pod","metadata":{SORTED}}}"#),
+        format!(r#"{{"a":"\ud800","metadata":{SORTED}}}"#),
+        format!(r#"{{"spec":{{"metadata":{{"name":"no"}}}}, "a" : {deep} , "met\u0061data" : {SORTED} , "b":1}}"#),
+        format!(r#"{{"a":{deep},"metadata":{SORTED},"metadata":{SORTED}}}"#),
+        // Too deep within: what comes behind that counts.
+        format!(r#"{{"metadata":{{"annotations":{deep},{}}}"#, &SORTED[1..]),
+        format!(r#"{{"metadata":{{"name":"a","resourceVersion":"7","a":{deep},"namespace":"n","uid":"u"}}}}"#),
+        // Cut off, in both orders.
+        format!(r#"{{"config":{deep},"metadata":{SORTED},"spec":{{"a":"#),
+        r#"{"metadata":{"labels":{},"name":"a","namespace":"n","resourceVersion":"7","uid":"u","x":["#.into(),
+        r#"{"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7","managedFields":["#.into(),
+    ] {
+        assert_eq!(known(&text), Some(id.clone()), "{text:.90}");
+    }
+    let namespaceless = format!(r#"{{"a":{deep},"metadata":{{"name":"a","namespace":null,"resourceVersion":"7"}}}}"#);
+    assert_eq!(known(&namespaceless), Some(["", "a", "/a", "7"].map(String::from)));
+}
+
+#[test]
+fn an_identity_that_can_be_read_in_two_ways_or_is_cut_off_is_none() {
+    let deep = deep();
+    for text in [
+        format!(r#"{{"a":{deep},"metadata":{SORTED},"metadata":{{"name":"b"}}}}"#),
+        format!(r#"{{"a":{deep},"metadata":{{"resourceVersion":"7","name":"a"}},"metadata":{SORTED}}}"#),
+        r#"{"metadata":{"name":"a","resourceVersion":"7","n\u0061me":"b"},"a":1}"#.into(),
+        format!(r#"{{"a":{deep},"metadata":{{"name":"a","resourceVersion":"7","name":"b"}}}}"#),
+        format!(r#"{{"a":{deep},"metadata":{{"name":["a"],"resourceVersion":"7"}}}}"#),
+        format!(r#"{{"a":{deep},"metadata":null}}"#),
+        format!(r#"{{"a":{deep},"b" "metadata":{SORTED}}}"#),
+        // The namespace may be in what is missing.
+        r#"{"metadata":{"name":"a","resourceVersion":"7","x":"#.into(),
+        r#"{"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7"#.into(),
+        r#"{"a":"#.into(),
+        "{".into(),
+    ] {
+        assert_eq!(known(&text), None, "{text:.90}");
+    }
+}
+
+#[test]
+fn managed_fields_that_are_too_deep_are_cut_like_others() {
+    let (deep, id) = (deep(), r#""name":"a","resourceVersion":"7""#);
+    let entry = |manager: &str, fields: &str| format!(r#"{{"fieldsV1":{fields},"manager":"{manager}"}}"#);
+    for managed in [deep.clone(), format!("[{},{}]", entry("m", "{}"), entry("n", &deep))] {
+        let text = format!(
+            r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"managedFields":{managed},{id}}},"spec":["\u0041"]}}"#
+        );
+        let observed = observe(&pods(), text.as_bytes()).unwrap();
+        assert_eq!(observed.managed.0.len(), 1, "it still tells one from another");
+        let kept = String::from_utf8(observed.object.unwrap().to_vec()).unwrap();
+        assert_eq!(kept, format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{{id}}},"spec":["\u0041"]}}"#));
+    }
+    // What is behind them is still looked at.
+    assert!(problem(&format!(r#"{{"metadata":{{"managedFields":{deep},{id}}},"spec":{deep}}}"#)).contains("512"));
+    assert!(problem(&format!(r#"{{"metadata":{{"managedFields":{deep},{id}}},"spec":01}}"#)).contains("leading zero"));
+}
+
+#[test]
+fn null_and_empty_parts_of_an_identity_are_as_if_they_were_not_there() {
+    let of = |metadata: &str| {
+        let observed = observe(&pods(), format!(r#"{{"metadata":{{{metadata}}}}}"#).as_bytes()).ok()?;
+        assert!(observed.object.is_ok(), "{metadata}");
+        Some((observed.key.namespace, observed.uid, observed.generation))
+    };
+    let id = r#""name":"a","resourceVersion":"7""#;
+    let nobody = Some((String::new(), "/a".to_owned(), None));
+    for absent in [r#""generation":null"#, r#""namespace":null"#, r#""namespace":"""#, r#""uid":null"#, r#""uid":"""#] {
+        assert_eq!(of(&format!("{id},{absent}")), nobody, "{absent}");
+    }
+    assert_eq!(of(&format!(r#"{id},"namespace":"n","uid":"""#)), Some(("n".into(), "n/a".into(), None)));
+    for none in [
+        r#""name":"","resourceVersion":"7""#,
+        r#""name":"a","resourceVersion":"""#,
+        r#""name":null,"resourceVersion":"7""#,
+    ] {
+        assert_eq!(of(none), None, "{none}");
+    }
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

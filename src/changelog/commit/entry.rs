@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kubetide_sink::{Body, Control, Counts, From as GapFrom, Op, Reason, Record, Scope, Stream, What};
+use kubetide_sink::{Body, Change, Control, Counts, From as GapFrom, Op, Reason, Record, Scope, Stream, What};
 
 use super::Committer;
 use crate::{
     change::{
-        Managed, ObjectKey, Observed, ResourceVersion, Row,
+        Cleaner, Managed, ObjectKey, Observed, ResourceVersion, Row,
         compare::{self, By, Draft, Meaning, View},
         id,
     },
@@ -17,6 +17,7 @@ use crate::{
         frame::{Frame, Seen},
         state::breaks_lineage,
         store::{Listed, Rows, row_change, row_key},
+        today,
     },
     vitals::{StreamChanges, Vitals},
 };
@@ -128,6 +129,20 @@ impl Group {
         self.frame.managed.push(managed);
     }
 }
+
+/// What a change tells from the row is cleaned by the rules of today; what was observed just now is clean.
+fn tell_cleaned(change: &mut Change, cleaner: impl FnOnce() -> Option<Cleaner>) {
+    let from_row = if change.op == Op::Delete { change.object.take() } else { change.before.take() };
+    let Some(object) = from_row else { return };
+    let cleaned = today::cleaned(cleaner().as_ref(), object);
+    match (change.op, cleaned) {
+        (Op::Delete, Ok(object)) => change.object = Some(object),
+        (Op::Delete, Err(problem)) => change.problem = Some(problem),
+        // Without one is better than with what cannot be told.
+        (_, cleaned) => change.before = cleaned.ok(),
+    }
+}
+
 impl Committer {
     /// One entry: what it means for its stream's state, and which records that gives.
     pub(super) fn enter(
@@ -150,6 +165,14 @@ impl Committer {
         match entry {
             Entry::ListNeeded { reason, fingerprint, asked_as } => {
                 let seq = group.next_seq();
+                let returns = match &following.state.phase {
+                    Phase::Removed { .. } => {
+                        Some(Purpose::Return { since: seq, id: id::of_control(&self.log_id, seq) })
+                    }
+                    // Announced a second time before it was complete: what is owed stays owed.
+                    Phase::Listing { purpose: purpose @ Purpose::Return { .. }, .. } => Some(*purpose),
+                    Phase::New | Phase::Listing { .. } | Phase::Watching { .. } => None,
+                };
                 let (what, purpose) = match reason {
                     // The snapshot is named after the record that announces it.
                     None => (What::SnapshotStarted, Purpose::Snapshot(id::of_control(&self.log_id, seq))),
@@ -160,7 +183,7 @@ impl Committer {
                             Phase::New | Phase::Listing { .. } => (None, None),
                         };
                         let from = GapFrom { resource_version, at: position_at, seq: seq - 1 };
-                        (What::Gap { reason, from }, Purpose::Resync(reason))
+                        (What::Gap { reason, from }, returns.unwrap_or(Purpose::Resync(reason)))
                     }
                 };
                 following.state = StreamState {
@@ -204,7 +227,7 @@ impl Committer {
             }
             Entry::ListFinished(position) => {
                 let what = match &following.state.phase {
-                    Phase::Listing { purpose: Purpose::Resync(_), counts } => {
+                    Phase::Listing { purpose: Purpose::Resync(_) | Purpose::Return { .. }, counts } => {
                         Some(What::ResyncFinished { counts: *counts, position: Some(position.to_string()) })
                     }
                     Phase::Listing { purpose: Purpose::Snapshot(_), counts } => {
@@ -317,8 +340,11 @@ impl Committer {
             counts.unchanged += 1;
             following.vitals.ignored();
         }
-        for Draft { id, change } in drafts {
+        for Draft { id, mut change } in drafts {
+            tell_cleaned(&mut change, || self.today.cleaner(stream));
             match change.op {
+                // Told again, as it was.
+                Op::Snapshot if row.is_some() => counts.unchanged += 1,
                 Op::Snapshot | Op::Create => counts.create += 1,
                 Op::Update => counts.update += 1,
                 Op::Delete => counts.delete += 1,

@@ -190,6 +190,7 @@ impl<'a> StoredBody<'a> {
                 before: change.before.map(|before| raw.slice_ref(before)),
                 object: change.object.map(|object| raw.slice_ref(object)),
                 problem: change.problem.map(Into::into),
+                truncated: None,
             }),
         }
     }

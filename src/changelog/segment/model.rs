@@ -47,6 +47,8 @@ enum Step {
     FailSync,
     Kill,
     Crash(u64),
+    /// Frames without a record, as bookmarks are.
+    Quiet(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -61,6 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..100u8).prop_map(Step::ShortWrites),
         1 => Just(Step::FailSync),
         1 => Just(Step::Kill),
+        1 => (5..40u8).prop_map(Step::Quiet),
         3 => any::<u64>().prop_map(Step::Crash),
     ]
 }
@@ -146,6 +149,7 @@ impl Model {
                 self.reopen();
             }
             Step::Crash(seed) => self.crash(seed),
+            Step::Quiet(frames) => (0..frames).for_each(|_| self.write(0, 0).unwrap()),
         }
     }
 
@@ -233,6 +237,7 @@ impl Model {
             head,
             next,
             open: None,
+            ahead: None,
         };
         let mut all = Vec::new();
         while reader.is_ready() {
@@ -298,7 +303,7 @@ fn recovery(disk: &FaultyDisk, applied: Option<Place>, acknowledged: u64) -> Rec
         now: Timestamp::UNIX_EPOCH,
         applied,
         oldest_needed: acknowledged + 1,
-        passed: acknowledged,
+        passed: Some(acknowledged),
     }
 }
 

@@ -39,8 +39,8 @@ pub(in crate::changelog) struct Recovery<'a> {
     pub(in crate::changelog) applied: Option<Place>,
     /// The oldest seq that a sink has not acknowledged: every frame from there on is checked.
     pub(in crate::changelog) oldest_needed: u64,
-    /// The highest seq that a cursor has passed.
-    pub(in crate::changelog) passed: u64,
+    /// The highest seq that a cursor has passed; none if nobody knows, so that nothing may be cut.
+    pub(in crate::changelog) passed: Option<u64>,
 }
 
 impl Recovery<'_> {
@@ -94,11 +94,15 @@ impl Recovery<'_> {
             self.remove(unfinished)?;
         }
         let Some((file, path)) = end else { return Err(damaged(self.directory, 0, "there is no segment to read")) };
-        if self.passed >= place.next_seq {
-            let problem = format!("the log ends here, but a sink has acknowledged seq {}", self.passed);
+        if let Some(passed) = self.passed.filter(|passed| *passed >= place.next_seq) {
+            let problem = format!("the log ends here, but a sink has acknowledged seq {passed}");
             return Err(damaged(&path, place.offset, problem));
         }
         Ok((self.writer((file, place))?, segments))
+    }
+
+    fn nobody_has_passed(&self, seq: u64) -> bool {
+        self.passed.is_some_and(|passed| passed < seq)
     }
 
     fn replay_from(&self) -> Place {
@@ -123,7 +127,7 @@ impl Recovery<'_> {
     /// anything: a frame behind those two says that they were durable before it.
     fn unfinished(&self, segments: &[u64]) -> Result<Option<u64>, OpenError> {
         let Some(&last) = segments.last() else { return Ok(None) };
-        if self.applied.is_some_and(|applied| applied.segment >= last) || self.passed >= last {
+        if self.applied.is_some_and(|applied| applied.segment >= last) || !self.nobody_has_passed(last) {
             return Ok(None);
         }
         let path = segment_path(self.directory, last);
@@ -187,7 +191,7 @@ impl Recovery<'_> {
                 Err(error @ OpenError::Damaged { .. }) => {
                     let torn = is_last
                         && replaying
-                        && self.passed < place.next_seq
+                        && self.nobody_has_passed(place.next_seq)
                         && !synced_past(file, place.offset).map_err(failed("read", path))?;
                     if !torn {
                         return Err(error);

@@ -49,7 +49,7 @@ fn open(disk: &FaultyDisk, applied: Option<Place>, passed: u64) -> Opened {
         now: opened_at(1),
         applied,
         oldest_needed: 1,
-        passed,
+        passed: Some(passed),
     };
     let (writer, _) = recovery.run(|frame, _| {
         records.extend(frame.records);
@@ -91,6 +91,26 @@ fn what_was_appended_comes_back_and_the_log_goes_on_behind_it() {
     assert_eq!(replayed, all_records()[4..], "only what the store has missed is replayed");
     writer.append(&frame(10, 10)).unwrap();
     assert_eq!(open(&disk, None, 0).unwrap().0, (1..=10).map(record).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_segment_without_a_record_is_never_full_however_long_it_is() {
+    let disk = FaultyDisk::default();
+    let (_, mut writer) = open(&disk, None, 0).unwrap();
+    writer.append(&frame(1, 4)).unwrap();
+    writer.roll(&Frame { first_seq: 5, ..Frame::default() }, opened_at(2)).unwrap();
+    writer.segment_len = 1000;
+    while writer.place().offset < 3000 {
+        writer.append(&Frame { first_seq: 5, ..Frame::default() }).unwrap();
+        assert!(!writer.is_full());
+    }
+    writer.append(&frame(5, 5)).unwrap();
+    assert!(writer.is_full());
+    assert_eq!(writer.roll(&Frame { first_seq: 6, ..Frame::default() }, opened_at(3)).unwrap(), 6);
+    assert_eq!(open(&disk, None, 0).unwrap().0, (1..=5).map(record).collect::<Vec<_>>());
+    let refused = writer.roll(&Frame { first_seq: 6, ..Frame::default() }, opened_at(4));
+    assert!(matches!(refused, Err(AppendError::Broken(_))), "it would take its own place");
+    assert_eq!(open(&disk, None, 0).unwrap().0, (1..=5).map(record).collect::<Vec<_>>());
 }
 
 #[test]

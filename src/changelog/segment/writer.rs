@@ -16,6 +16,7 @@ use crate::changelog::{
     WriteError,
     disk::{Disk, DiskFile, write_all_at},
     frame::{Encoder, Frame},
+    room,
 };
 
 /// Why a frame was not written.
@@ -41,7 +42,7 @@ pub(in crate::changelog) struct Writer {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     log_id: Arc<str>,
-    segment_len: u64,
+    pub(super) segment_len: u64,
     encoder: Encoder,
     file: Box<dyn DiskFile>,
     place: Place,
@@ -69,9 +70,10 @@ impl Writer {
         self.place
     }
 
-    /// Whether the segment is full and the next frame should open a new one.
+    /// Whether the segment is full and the next frame should open a new one. A segment is named after its first record: one
+    /// without any, which holds only positions and versions that are no change, goes on, or the new one would take its place.
     pub(in crate::changelog) fn is_full(&self) -> bool {
-        self.place.offset >= self.segment_len
+        self.place.offset >= self.segment_len && self.place.next_seq > self.place.segment
     }
 
     /// Writes a frame and makes it durable.
@@ -114,6 +116,10 @@ impl Writer {
         // Only the last segment may end in frames that are not durable.
         self.sync()?;
         let first_seq = self.place.next_seq;
+        if first_seq == self.place.segment {
+            let problem = format!("segment {first_seq} has no record yet, the next one would take its place");
+            return Err(broken(&mut self.broken, io::Error::other(problem)));
+        }
         let path = segment_path(&self.directory, first_seq);
         let header = SegmentHeader { first_seq, opened_at: at }.to_bytes(&self.log_id);
         let frame = self.encoder.encode(opening, 0).map_err(|error| broken(&mut self.broken, error))?;
@@ -179,8 +185,5 @@ fn broken(flag: &mut bool, error: io::Error) -> AppendError {
 }
 
 fn full_or_broken(flag: &mut bool, error: io::Error) -> AppendError {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => AppendError::Full(error),
-        _ => broken(flag, error),
-    }
+    if room::was_full(&error) { AppendError::Full(error) } else { broken(flag, error) }
 }

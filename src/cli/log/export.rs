@@ -1,23 +1,27 @@
 //! `kubetide log export`: records as NDJSON, into a file or a pipe.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, IsTerminal as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use clap::Args;
+use indicatif::ProgressDrawTarget;
 
 use super::{bar, log_of};
 use crate::{
-    api::{Changes, Point, Question, Words},
+    api::{Changes, Point, Question, Words, item},
     cli::{
         Failure,
-        counter::{Counter, Source, lines, print},
+        counter::{Counter, Source, lines, print, read},
         when,
     },
     vitals::thousands,
 };
+
+/// How a line begins that tells the place and is no record.
+const REACHED: &[u8] = b"{\"reached\":";
 
 /// Write records as NDJSON, as a sink would get them
 #[derive(Args)]
@@ -34,10 +38,10 @@ pub(in crate::cli) struct Export {
     #[arg(long, value_name = "SEQ|TIME", value_parser = when::point)]
     to: Option<Point>,
     /// Only these streams: apps/deployments, or deployments
-    #[arg(long, value_name = "STREAM", value_delimiter = ',')]
+    #[arg(long, value_name = "STREAM", value_delimiter = ',', value_parser = when::word)]
     stream: Vec<String>,
     /// Only these objects; a name alone is that name in any namespace
-    #[arg(long, value_name = "[NAMESPACE/]NAME", value_delimiter = ',')]
+    #[arg(long, value_name = "[NAMESPACE/]NAME", value_delimiter = ',', value_parser = when::word)]
     object: Vec<String>,
     /// The file to write; it must not be there yet [default: standard output]
     #[arg(long, value_name = "FILE")]
@@ -56,11 +60,12 @@ impl Export {
             to: self.to,
             stream: Words(self.stream.clone()),
             object: Words(self.object.clone()),
+            progress: true,
             ..Changes::default()
         }));
         let mut answer = source.ask(question).await?;
         // After the question: a wrong one leaves no file behind.
-        let mut file = self.create()?;
+        let mut file = self.file.as_deref().map(Part::create).transpose()?;
         let seq = |point: Option<Point>| match point {
             Some(Point::Seq(seq)) => Some(seq),
             _ => None,
@@ -69,42 +74,83 @@ impl Export {
         let last = seq(self.to).unwrap_or(log.head);
         let template = "exporting {wide_bar} {human_pos} of {human_len} records, {eta} left";
         let bar = bar((last + 1).saturating_sub(first), template);
-        let on_terminal = file.is_none() && io::stdout().is_terminal();
+        if file.is_none() && io::stdout().is_terminal() {
+            // It would stand between the records.
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
         let mut records = 0;
         while let Some(block) = answer.next().await {
-            let block = block?;
-            match &mut file {
-                Some((path, file)) => file.write_all(&block).map_err(|error| cannot("write to", path, &error))?,
-                None => print(&block)?,
+            let mut found = Vec::new();
+            for line in lines(&block?) {
+                if line.starts_with(REACHED) {
+                    let item::Reached { reached } = read(line)?;
+                    bar.set_position((reached + 1).saturating_sub(first));
+                    continue;
+                }
+                found.extend_from_slice(line);
+                found.push(b'\n');
+                records += 1;
             }
-            records += lines(&block).count() as u64;
-            if let Some(seq) = lines(&block).last().and_then(seq_of).filter(|_| !on_terminal) {
-                bar.set_position((seq + 1).saturating_sub(first));
+            match &mut file {
+                Some(part) => part.write(&found)?,
+                None => print(&found)?,
             }
         }
         bar.finish_and_clear();
-        if let Some((path, file)) = file {
-            file.sync_all().map_err(|error| cannot("sync", &path, &error))?;
+        if let Some(part) = file {
+            let path = part.finish()?;
             // Nobody may be there to read it.
             let _ = writeln!(io::stderr(), "{} records in {}", thousands(records), path.display());
         }
         Ok(())
     }
+}
 
-    fn create(&self) -> Result<Option<(PathBuf, File)>, Failure> {
-        let Some(path) = &self.file else { return Ok(None) };
-        let created = File::options().write(true).create_new(true).open(path);
-        created.map(|file| Some((path.clone(), file))).map_err(|error| cannot("make", path, &error))
+/// A file that has its name only when it is whole; what there is of it goes with the value.
+struct Part<'a> {
+    file: File,
+    path: PathBuf,
+    wanted: &'a Path,
+}
+
+impl<'a> Part<'a> {
+    fn create(wanted: &'a Path) -> Result<Self, Failure> {
+        if wanted.symlink_metadata().is_ok() {
+            return Err(cannot("make", wanted, &rustix::io::Errno::EXIST.into()));
+        }
+        let mut path = wanted.as_os_str().to_owned();
+        // One that a killed export has left is not in the way of the next.
+        path.push(format!(".{}.part", std::process::id()));
+        let path = PathBuf::from(path);
+        let created = File::options().write(true).create_new(true).open(&path);
+        let file = created.map_err(|error| cannot("make", &path, &error))?;
+        Ok(Self { file, path, wanted })
+    }
+
+    fn write(&mut self, block: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(block).map_err(|error| cannot("write to", &self.path, &error))
+    }
+
+    fn finish(self) -> Result<&'a Path, Failure> {
+        self.file.sync_all().map_err(|error| cannot("sync", &self.path, &error))?;
+        // Unlike a renaming, this does not replace what somebody else has made meanwhile. The part's own name goes with the value.
+        let linked = fs::hard_link(&self.path, self.wanted).or_else(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Err(error),
+            // Not every volume has links.
+            _ => fs::rename(&self.path, self.wanted),
+        });
+        linked.map_err(|error| cannot("make", self.wanted, &error))?;
+        Ok(self.wanted)
     }
 }
 
-fn cannot(operation: &str, path: &std::path::Path, error: &io::Error) -> Failure {
-    Failure::Failed(format!("cannot {operation} {}: {error}", path.display()))
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        // If it cannot be removed, its name still says what it is.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
-/// Where a record is in the log: near the beginning of its line.
-fn seq_of(line: &[u8]) -> Option<u64> {
-    let at = memchr::memmem::find(line, b"\"seq\":")? + 6;
-    let digits = line[at..].iter().take_while(|byte| byte.is_ascii_digit());
-    Some(digits.fold(0, |seq: u64, digit| seq.saturating_mul(10).saturating_add(u64::from(digit - b'0'))))
+fn cannot(operation: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::Failed(format!("cannot {operation} {}: {error}", path.display()))
 }

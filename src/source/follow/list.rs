@@ -29,7 +29,7 @@ impl Follower {
         }
         let turn = self.turn_at_lists().await;
         let (generation, since) = (self.means.known.new_generation(), self.means.clock.now());
-        memory.list = Some(ListUnderWay { generation, since, objects: 0, turn });
+        memory.list = Some(ListUnderWay { generation, since, objects: 0, is_partial: false, turn });
         self.vitals.list_started(streaming);
         self.append(Entry::ListStarted(generation)).await
     }
@@ -56,10 +56,19 @@ impl Follower {
             // All pages of a LIST are of one version, or they prove nothing.
             return Ok(Err(ApiError::Expired));
         }
-        let observed = match page.items().map(|item| self.port.observe(item)).collect::<Result<Vec<_>, _>>() {
-            Ok(observed) => observed,
-            Err(error) => return Ok(Err(error)),
-        };
+        let mut observed = Vec::new();
+        let mut is_partial = false;
+        for item in page.items() {
+            match self.port.observe(item) {
+                Ok(object) => observed.push(object),
+                // It would be the same for ever: the LIST goes on without it, and proves nothing about what is absent.
+                Err(error) => {
+                    is_partial = true;
+                    self.vitals.undecodable();
+                    warn!(stream = %self.stream, %error, "a listed object is left out, nothing is inferred to be deleted");
+                }
+            }
+        }
         memory.backoff.reset();
         debug!(stream = %self.stream, objects = observed.len(), version = %page.version, "page");
         let objects = observed.len() as u64;
@@ -69,6 +78,7 @@ impl Follower {
         }
         if let Some(list) = &mut memory.list {
             list.objects += objects;
+            list.is_partial |= is_partial;
             self.vitals.list_progress(list.objects, page.remaining.map(|remaining| list.objects + remaining));
         }
         Ok(Ok(Outcome::Page { version: page.version, next: page.next }))
@@ -140,7 +150,8 @@ impl Follower {
         }
     }
 
-    /// The LIST is complete: what it lacks has vanished. If that is very much, a second LIST must agree.
+    /// The LIST is complete: what it lacks has vanished. If that is very much, a second LIST must agree. If it showed something
+    /// that nobody knows, that may be what it seems to lack: then nothing has vanished.
     pub(super) async fn conclude(
         &self,
         memory: &mut Memory,
@@ -155,7 +166,7 @@ impl Follower {
             (memory.open, memory.list) = (None, Some(list));
             return Ok(Outcome::Regressed);
         }
-        if !confirmed {
+        if !confirmed && !list.is_partial {
             let (vanished, rows) = self.means.known.vanished(&self.stream, list.generation).await?;
             if vanished > MANY_DELETES && vanished * 2 > rows {
                 warn!(stream = %self.stream, vanished, known = rows, "a LIST lacks most of what is known, listing again in 30 s before it is believed");
@@ -163,7 +174,11 @@ impl Follower {
                 return Ok(Outcome::Suspicious);
             }
         }
-        self.means.log.append_vanished(&self.stream, list.generation).await?;
+        if list.is_partial {
+            self.means.known.forget_listed(&self.stream, list.generation).await?;
+        } else {
+            self.means.log.append_vanished(&self.stream, list.generation).await?;
+        }
         self.append(Entry::ListFinished(position.clone())).await?;
         let took = self.means.clock.now() - list.since;
         self.vitals.list_finished(list.objects, took);

@@ -22,9 +22,11 @@ mod crd;
 mod discovery;
 mod etcd;
 mod kafka;
+mod kafka_door;
 mod kubeconfig;
 mod locate;
 mod nats;
+mod nats_tls;
 mod poll;
 mod port;
 mod process;
@@ -33,6 +35,10 @@ mod requests;
 mod scratch;
 mod service_account;
 mod user;
+mod webhook;
+mod webhook_answer;
+mod webhook_connection;
+mod webhook_tls;
 
 pub use apiserver::{Apiserver, Builder};
 pub use backup::Backup;
@@ -40,10 +46,15 @@ pub use certificate::{ClientCertificate, Validity};
 pub use controller_manager::ControllerManager;
 pub use crd::Crd;
 pub use kafka::Kafka;
+pub use kafka_door::{Door, Guard};
 pub use nats::Nats;
+pub use nats_tls::NatsTls;
 pub use proxy::{Mode, Proxy};
 pub use requests::RequestCounts;
 pub use user::{Grant, User};
+pub use webhook::WebhookReceiver;
+pub use webhook_answer::{Answer, Posted};
+pub use webhook_tls::{PrivateAuthority, ServerTls};
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

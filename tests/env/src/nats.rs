@@ -1,4 +1,5 @@
-//! A real nats-server with JetStream on. It can be killed and started again on the same port with the same streams.
+//! A real nats-server with JetStream on. It can be killed and started again on the same port with the same streams, and
+//! with another configuration: users, limits, TLS.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -10,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 
 use crate::locate::locate;
+use crate::nats_tls::NatsTls;
 use crate::port::{loopback, on_free_port, on_same_port};
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -20,6 +22,7 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 /// A nats-server. Holds nothing of a tokio runtime, so that tests with a runtime each can share it.
 pub struct Nats {
     port: u16,
+    tls: Option<NatsTls>,
     // In the order of their end: the server, its directory.
     process: Mutex<Option<Process>>,
     scratch: Scratch,
@@ -28,9 +31,25 @@ pub struct Nats {
 impl Nats {
     /// A server of its own, for a test that stops or restarts it.
     pub async fn start() -> Result<Nats> {
+        Nats::start_with("").await
+    }
+
+    /// A server of its own with more configuration, in the server's own language: `authorization { token: a }`.
+    pub async fn start_with(config: &str) -> Result<Nats> {
+        Nats::launch_in(Scratch::new("nats")?, None, config).await
+    }
+
+    /// A server of its own that speaks TLS only, and may ask its clients for a certificate.
+    pub async fn start_with_tls(asks_clients: bool) -> Result<Nats> {
         let scratch = Scratch::new("nats")?;
+        let tls = NatsTls::new(asks_clients, &scratch)?;
+        Nats::launch_in(scratch, Some(tls), "").await
+    }
+
+    async fn launch_in(scratch: Scratch, tls: Option<NatsTls>, config: &str) -> Result<Nats> {
+        write_config(&scratch, tls.as_ref(), config)?;
         let (port, process) = on_free_port(async |port| Ok((port, launch(port, &scratch).await?))).await?;
-        Ok(Nats { port, process: Mutex::new(Some(process)), scratch })
+        Ok(Nats { port, tls, process: Mutex::new(Some(process)), scratch })
     }
 
     /// The one of this test binary. It lives until the process ends; take a [`stream`](Self::stream) of it.
@@ -55,6 +74,16 @@ impl Nats {
     /// `nats://127.0.0.1:PORT`, the same after each restart.
     pub fn url(&self) -> String {
         format!("nats://{}", self.address())
+    }
+
+    /// The certificates, of a server that was started with TLS.
+    pub fn tls(&self) -> &NatsTls {
+        self.tls.as_ref().expect("the server was started with TLS")
+    }
+
+    /// Replaces the configuration that it was started with, from the next start on.
+    pub fn configure(&self, config: &str) -> Result<()> {
+        write_config(&self.scratch, self.tls.as_ref(), config)
     }
 
     /// A name for the stream or the subjects of one test, which begins with `prefix`. Nothing is created.
@@ -82,6 +111,14 @@ impl Nats {
     }
 }
 
+const CONFIG: &str = "nats.conf";
+
+fn write_config(scratch: &Scratch, tls: Option<&NatsTls>, config: &str) -> Result<()> {
+    let tls = tls.map(NatsTls::config).unwrap_or_default();
+    scratch.write(CONFIG, format!("{tls}{config}\n"))?;
+    Ok(())
+}
+
 async fn launch(port: u16, scratch: &Scratch) -> Result<Process> {
     let store = scratch.data().join("jetstream");
     let mut process = Process::start(
@@ -89,6 +126,7 @@ async fn launch(port: u16, scratch: &Scratch) -> Result<Process> {
         scratch.new_log("nats-server"),
         [
             locate("nats-server")?.display().to_string(),
+            format!("--config={}", scratch.data().join(CONFIG).display()),
             "--jetstream".into(),
             format!("--store_dir={}", store.display()),
             "--addr=127.0.0.1".into(),

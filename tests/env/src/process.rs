@@ -124,6 +124,17 @@ impl Process {
         }
     }
 
+    /// Halts the server, or lets it go on.
+    pub(crate) fn halt(&self, is_halted: bool) -> Result<()> {
+        let shell = self.leash.shell.id();
+        // The first that the shell has started; the other one is its reader.
+        let children = fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"))?;
+        let server = children.split_whitespace().next().with_context(|| format!("{} does not run", self.name))?;
+        let signal = if is_halted { "-STOP" } else { "-CONT" };
+        let status = Command::new("kill").args([signal, server]).status().context("starting kill")?;
+        if status.success() { Ok(()) } else { bail!("kill {signal} of {} ended with {status}", self.name) }
+    }
+
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }

@@ -1,17 +1,24 @@
 //! A patch as a diff under a line: what went in red, what came in green, texts of several lines line by line.
 
+use std::time::Duration;
+
 use anstyle::AnsiColor;
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use similar::{ChangeTag, TextDiff};
 
 use super::{
     Style,
     edit::{Edit, Known, pointed},
-    span::{Span, cut_spans, paint, shown, width, width_of},
+    raw::{Level, Raw},
+    span::{Span, cut_spans, paint, shown, width_of},
 };
 
 /// Unchanged lines that are shown around a change in a text.
 const CONTEXT: usize = 2;
+/// What a tab is shown as: where it would lead on the terminal depends on what stands before the line.
+const TAB: &str = "    ";
+/// After this the rest of two texts is compared coarsely: they have little in common, and somebody waits for the line.
+const COMPARED_WITHIN: Duration = Duration::from_millis(200);
 /// Larger texts are shown as a whole: comparing them line by line would take long.
 const LARGEST_COMPARED: usize = 256 * 1024;
 
@@ -34,42 +41,37 @@ pub fn diff(edits: &[Edit], margin: usize, style: Style, room: usize) -> String 
 fn write_edit(edit: &Edit, room: usize, write: &mut impl FnMut(usize, Vec<Span>)) {
     let path = shown(&pointed(&edit.path));
     let (sign, colour) = match (&edit.old, &edit.new) {
-        (_, None) => ('-', AnsiColor::Red),
-        (Known::Nothing, Some(_)) => ('+', AnsiColor::Green),
-        (_, Some(_)) => ('~', AnsiColor::Yellow),
+        (_, Known::Nothing) => ('-', AnsiColor::Red),
+        (Known::Nothing, _) => ('+', AnsiColor::Green),
+        _ => ('~', AnsiColor::Yellow),
     };
     let head = vec![Span::new(colour.on_default(), format!("{sign} ")), Span::plain(path)];
     // What fits stays on one line.
-    let old = match &edit.old {
-        Known::Value(value) => scalar(value).map(Some),
+    let in_line = |side: &Known| match side {
+        Known::Value(value) => scalar(&value.level()).map(Some),
         Known::Nothing | Known::Unknown => Some(None),
     };
-    let new = match &edit.new {
-        Some(value) => scalar(value).map(Some),
-        None => Some(None),
-    };
-    if let (Some(old), Some(new)) = (old, new) {
+    if let (Some(old), Some(new)) = (in_line(&edit.old), in_line(&edit.new)) {
         let mut line = head.clone();
-        line.push(Span::faint(": "));
-        let replaced = old.is_some() && new.is_some();
+        let between = match (&old, &new) {
+            (Some(_), Some(_)) => " → ",
+            (None, Some(_)) if edit.old == Known::Unknown => "→ ",
+            _ => "",
+        };
+        line.extend((old.is_some() || new.is_some()).then(|| Span::faint(": ")));
         line.extend(old.map(|old| Span::new(AnsiColor::Red.on_default(), old)));
-        if replaced || (matches!(edit.old, Known::Unknown) && edit.new.is_some()) {
-            line.push(Span::faint(if replaced { " → " } else { "→ " }));
-        }
+        line.extend((!between.is_empty()).then(|| Span::faint(between)));
         line.extend(new.map(|new| Span::new(AnsiColor::Green.on_default(), new)));
-        if line.last().is_some_and(|span| span.text == ": ") {
-            line.pop();
-        }
         if width_of(&line) <= room {
             return write(0, line);
         }
     }
     write(0, head);
     match (&edit.old, &edit.new) {
-        (Known::Value(old), Some(new)) => write_texts(&block(old), &block(new), write),
-        (Known::Value(old), None) => write_all('-', &block(old), write),
-        (_, Some(new)) => write_all('+', &block(new), write),
-        (_, None) => {}
+        (Known::Value(old), Known::Value(new)) => write_texts(&block(old), &block(new), write),
+        (Known::Value(old), _) => write_all('-', &block(old), write),
+        (_, Known::Value(new)) => write_all('+', &block(new), write),
+        (_, _) => {}
     }
 }
 
@@ -78,7 +80,7 @@ fn write_all(sign: char, text: &str, write: &mut impl FnMut(usize, Vec<Span>)) {
 }
 
 fn signed(sign: char, line: &str) -> Span {
-    let text = format!("{sign} {}", shown(line));
+    let text = format!("{sign} {}", shown(&line.replace('\t', TAB)));
     match sign {
         '-' => Span::new(AnsiColor::Red.on_default(), text),
         '+' => Span::new(AnsiColor::Green.on_default(), text),
@@ -91,7 +93,7 @@ fn write_texts(old: &str, new: &str, write: &mut impl FnMut(usize, Vec<Span>)) {
         write_all('-', old, write);
         return write_all('+', new, write);
     }
-    let diff = TextDiff::from_lines(old, new);
+    let diff = TextDiff::configure().timeout(COMPARED_WITHIN).diff_lines(old, new);
     for (index, group) in diff.grouped_ops(CONTEXT).iter().enumerate() {
         if index > 0 {
             write(1, vec![Span::faint("…")]);
@@ -108,29 +110,33 @@ fn write_texts(old: &str, new: &str, write: &mut impl FnMut(usize, Vec<Span>)) {
 }
 
 /// A value that is no list, no map and no text of several lines, as it stands in a line.
-fn scalar(value: &Value) -> Option<String> {
+fn scalar(value: &Level<'_>) -> Option<String> {
     match value {
-        Value::Array(list) if list.is_empty() => Some("[]".into()),
-        Value::Object(map) if map.is_empty() => Some("{}".into()),
-        Value::Array(_) | Value::Object(_) => None,
-        Value::String(text) if text.contains('\n') => None,
-        value => Some(brief(value)),
+        Level::List(list) if list.is_empty() => Some("[]".into()),
+        Level::Map(map) if map.is_empty() => Some("{}".into()),
+        Level::List(_) | Level::Map(_) => None,
+        Level::Text(text) if text.contains('\n') => None,
+        value => Some(in_words(value)),
     }
 }
 
 /// A value in a few words: a text without quotes where that is clear, a list or a map as its size.
-pub(super) fn brief(value: &Value) -> String {
+pub(super) fn brief(value: &Raw) -> String {
+    in_words(&value.level())
+}
+
+fn in_words(value: &Level<'_>) -> String {
     match value {
-        Value::String(text) if text.is_empty() => "\"\"".into(),
-        Value::String(text) => {
+        Level::Text(text) if text.is_empty() => "\"\"".into(),
+        Level::Text(text) => {
             // `"3"` is not 3, and spaces at an end would not be seen.
-            let unclear = serde_json::from_str::<Value>(text).is_ok() || text.trim() != text;
+            let unclear = serde_json::from_str::<IgnoredAny>(text).is_ok() || text.trim() != text;
             let text = shown(text);
             if unclear { format!("\"{text}\"") } else { text }
         }
-        Value::Array(list) => counted(list.len(), "item", '[', ']'),
-        Value::Object(map) => counted(map.len(), "key", '{', '}'),
-        value => value.to_string(),
+        Level::List(list) => counted(list.len(), "item", '[', ']'),
+        Level::Map(map) => counted(map.len(), "key", '{', '}'),
+        Level::Word(word) => shown(word),
     }
 }
 
@@ -143,46 +149,46 @@ fn counted(count: usize, of: &str, open: char, close: char) -> String {
 }
 
 /// A value over several lines, as in YAML.
-fn block(value: &Value) -> String {
+fn block(value: &Raw) -> String {
     let mut out = String::new();
-    match value {
-        Value::String(text) => {
-            out.push_str(text);
+    match value.level() {
+        Level::Text(text) => {
+            out.push_str(&text);
             out.push('\n');
         }
-        value => write_block(value, 0, &mut out),
+        value => write_block(&value, 0, &mut out),
     }
     out
 }
 
-fn write_block(value: &Value, depth: usize, out: &mut String) {
+fn write_block(value: &Level<'_>, depth: usize, out: &mut String) {
     let indent = "  ".repeat(depth);
     match value {
-        Value::Object(map) if !map.is_empty() => {
+        Level::Map(map) if !map.is_empty() => {
             for (key, value) in map {
-                write_member(&format!("{indent}{key}:"), value, depth, out);
+                write_member(&format!("{indent}{key}:"), &Level::of(value.get()), depth, out);
             }
         }
-        Value::Array(list) if !list.is_empty() => {
+        Level::List(list) if !list.is_empty() => {
             for value in list {
-                write_member(&format!("{indent}-"), value, depth, out);
+                write_member(&format!("{indent}-"), &Level::of(value.get()), depth, out);
             }
         }
         value => out.push_str(&format!("{indent}{}\n", scalar(value).unwrap_or_default())),
     }
 }
 
-fn write_member(head: &str, value: &Value, depth: usize, out: &mut String) {
+fn write_member(head: &str, value: &Level<'_>, depth: usize, out: &mut String) {
     out.push_str(head);
     match (value, scalar(value)) {
         (_, Some(text)) => out.push_str(&format!(" {text}\n")),
-        (Value::String(text), None) => {
+        (Level::Text(text), None) => {
             out.push_str(" |\n");
             let indent = "  ".repeat(depth + 1);
             text.lines().for_each(|line| out.push_str(&format!("{indent}{line}\n")));
         }
         // The first key of a map in a list stands behind the dash.
-        (Value::Object(_), None) if head.ends_with('-') => {
+        (Level::Map(_), None) if head.ends_with('-') => {
             let mut below = String::new();
             write_block(value, depth + 1, &mut below);
             out.push(' ');
@@ -195,19 +201,13 @@ fn write_member(head: &str, value: &Value, depth: usize, out: &mut String) {
     }
 }
 
-/// How much of a line a value may take before it is cut: for the callers that place several in one.
-pub(super) fn brief_within(value: &Value, room: usize) -> String {
-    let text = brief(value);
-    if width(&text) <= room { text } else { super::cut_end(&text, room) }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
-    use crate::format::{edits, was};
+    use crate::format::{edits, was, width};
 
     fn told(before: Value, patch: Value, room: usize) -> String {
         let (before, patch) = (before.to_string(), patch.to_string());
@@ -249,5 +249,61 @@ mod tests {
         let text = told(before, patch, 40);
         assert!(text.lines().all(|line| width(line) <= 40), "{text}");
         assert!(!text.contains('\u{1b}') && text.lines().count() == 4, "{text}");
+    }
+
+    #[test]
+    fn tabs_are_widened_and_texts_that_have_nothing_in_common_do_not_take_for_ever() {
+        let before = json!({"data": {"a": "x\n\ty\n"}});
+        let patch = json!([{"op": "replace", "path": "/data/a", "value": "x\n\tz\n"}]);
+        assert_eq!(told(before, patch, 80), "  ~ data.a\n      x\n    -     y\n    +     z\n      \n");
+        let lines = |from: usize| (from..from + 20_000).map(|n| format!("{n}\n")).collect::<String>();
+        let before = json!({"data": {"a": lines(100_000)}});
+        let patch = json!([{"op": "replace", "path": "/data/a", "value": lines(200_000)}]);
+        let since = std::time::Instant::now();
+        told(before, patch, 80);
+        assert!(since.elapsed().as_secs() < 2, "{:?}", since.elapsed());
+    }
+
+    /// As [`told`], of texts: their numbers are spelled as they are.
+    fn told_spelled(before: &str, patch: &str) -> String {
+        let was = was(before.as_bytes(), patch.as_bytes());
+        diff(&edits(patch.as_bytes(), was.as_ref()).unwrap(), 0, Style::Plain, 80)
+    }
+
+    #[test]
+    fn numbers_are_told_as_they_are_spelled_whatever_their_size() {
+        for (old, new) in [
+            ("1", "1e400"),
+            ("1.0", "1.00"),
+            ("1e2", "1E+2"),
+            ("12345678901234567890123", "12345678901234567890124"),
+            ("-0", "0.1e-400"),
+        ] {
+            let patch = format!(r#"[{{"op":"replace","path":"/spec/n","value":{new}}}]"#);
+            let text = told_spelled(&format!(r#"{{"spec":{{"n":{old}}}}}"#), &patch);
+            assert_eq!(text, format!("~ spec.n: {old} → {new}\n"));
+        }
+    }
+
+    #[test]
+    fn what_was_added_or_changed_is_never_told_as_removed_however_deep_it_is() {
+        let deep = format!("{}7{}", "{\"d\":".repeat(200), "}".repeat(200));
+        let patch = format!(
+            r#"[{{"op":"add","path":"/spec/d","value":{deep}}},{{"op":"replace","path":"/spec/replicas","value":3}}]"#
+        );
+        let text = told_spelled(r#"{"spec":{"replicas":2}}"#, &patch);
+        assert!(text.starts_with("+ spec.d\n  + d:\n"), "{text}");
+        assert!(text.ends_with("~ spec.replicas: 2 → 3\n"), "{text}");
+        let text = told_spelled(
+            &format!(r#"{{"spec":{{"replicas":2,"d":{deep}}}}}"#),
+            r#"[{"op":"replace","path":"/spec/d/d/d","value":1}]"#,
+        );
+        assert!(text.starts_with("~ spec.d.d.d\n  - d:\n") && text.ends_with("  + 1\n"), "{text}");
+    }
+
+    #[test]
+    fn a_path_of_which_no_value_is_known_has_changed() {
+        let edits = crate::format::Detail::paths(&["/spec/d".to_owned()]);
+        assert_eq!(diff(&edits, 0, Style::Plain, 80), "~ spec.d\n");
     }
 }

@@ -4,20 +4,31 @@
 //! where they are not known nothing is made up.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::{
+    raw::Raw,
+    tree::{Tree, unescaped},
+};
 
 /// The old value of each operation of a patch, in order: none, or one.
-pub type Was = Vec<Vec<Value>>;
+pub type Was = Vec<Vec<Raw>>;
 
-/// What is known of the state before an edit.
+/// What is known of one side of an edit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Known {
-    /// The value that was there.
-    Value(Value),
-    /// That there was nothing.
+    /// The value that is there.
+    Value(Raw),
+    /// That there is nothing.
     Nothing,
-    /// Not what it was.
+    /// Not what it is.
     Unknown,
+}
+
+impl From<Option<Raw>> for Known {
+    fn from(value: Option<Raw>) -> Self {
+        value.map_or(Self::Unknown, Self::Value)
+    }
 }
 
 /// One operation of a patch.
@@ -27,25 +38,32 @@ pub struct Edit {
     pub path: String,
     /// What was there.
     pub old: Known,
-    /// What is there now; none if it was removed.
-    pub new: Option<Value>,
+    /// What is there now.
+    pub new: Known,
 }
 
 #[derive(Deserialize)]
-struct Operation {
+struct Operation<'a> {
     op: String,
     path: String,
     from: Option<String>,
-    #[serde(default)]
-    value: Value,
+    // As it is spelled: a tree of values would have limits, and would spell numbers anew.
+    #[serde(borrow)]
+    value: Option<&'a RawValue>,
 }
 
 /// The edits of an RFC 6902 patch. None if it cannot be read.
 pub fn edits(patch: &[u8], was: Option<&Was>) -> Option<Vec<Edit>> {
-    let operations: Vec<Operation> = serde_json::from_slice(patch).ok()?;
+    let operations: Vec<Operation<'_>> = serde_json::from_slice(patch).ok()?;
     let was = was.filter(|was| was.len() == operations.len());
     let mut edits = Vec::with_capacity(operations.len());
     for (index, Operation { op, path, from, value }) in operations.into_iter().enumerate() {
+        let new = match op.as_str() {
+            "test" => continue,
+            "remove" => Known::Nothing,
+            "move" | "copy" => Raw::of_text(&format!("{op} of {}", pointed(&from.unwrap_or_default()))).into(),
+            _ => value.map(Raw::from).into(),
+        };
         let old = match was.map(|was| was[index].first()) {
             Some(Some(value)) => Known::Value(value.clone()),
             Some(None) => Known::Nothing,
@@ -53,15 +71,9 @@ pub fn edits(patch: &[u8], was: Option<&Was>) -> Option<Vec<Edit>> {
             None if op == "add" => Known::Nothing,
             None => Known::Unknown,
         };
-        match op.as_str() {
-            "test" => {}
-            "remove" => edits.push(Edit { path, old, new: None }),
-            "move" | "copy" => {
-                let new = Some(Value::String(format!("{op} of {}", pointed(&from.unwrap_or_default()))));
-                edits.push(Edit { path, old, new });
-            }
-            _ => edits.push(Edit { path, old, new: Some(value) }),
-        }
+        // What it was is hidden by what it is: a value that must not be told any more.
+        let old = if old == new { Known::Unknown } else { old };
+        edits.push(Edit { path, old, new });
     }
     Some(edits)
 }
@@ -69,69 +81,33 @@ pub fn edits(patch: &[u8], was: Option<&Was>) -> Option<Vec<Edit>> {
 /// The old values of a patch's operations, from the object before it. Each operation sees what those before it have done.
 /// None if the patch does not fit the object.
 pub fn was(before: &[u8], patch: &[u8]) -> Option<Was> {
-    let operations: Vec<Operation> = serde_json::from_slice(patch).ok()?;
-    let mut object: Value = serde_json::from_slice(before).ok()?;
+    let operations: Vec<Operation<'_>> = serde_json::from_slice(patch).ok()?;
+    let mut object = Tree::Whole(serde_json::from_slice::<&RawValue>(before).ok()?.get());
     let mut was = Was::with_capacity(operations.len());
     for Operation { op, path, from, value } in operations {
-        let in_list = is_in_list(&object, &path);
-        let old = object.pointer(&path).cloned();
+        // What is added to a list moves the others aside.
+        let in_list = path.rsplit_once('/').is_some_and(|(parent, _)| object.at(parent).is_some_and(Tree::is_list));
+        let replaces = op != "add" || !in_list;
+        let old = object.at(&path).filter(|_| replaces).and_then(|old| old.raw());
+        let value = value.map(|value| Tree::Whole(value.get()));
         match op.as_str() {
             "test" => {}
-            "remove" => drop(remove(&mut object, &path)?),
-            "replace" => *object.pointer_mut(&path)? = value,
-            "add" => insert(&mut object, &path, value)?,
+            "remove" => drop(object.remove(&path)?),
+            "replace" => *object.at(&path)? = value?,
+            "add" => object.insert(&path, value?)?,
             "move" => {
-                let moved = remove(&mut object, &from?)?;
-                insert(&mut object, &path, moved)?;
+                let moved = object.remove(&from?)?;
+                object.insert(&path, moved)?;
             }
             "copy" => {
-                let copied = object.pointer(&from?)?.clone();
-                insert(&mut object, &path, copied)?;
+                let copied = object.at(&from?)?.clone();
+                object.insert(&path, copied)?;
             }
             _ => return None,
         }
-        // What is added to a list moves the others aside.
-        let replaces = op != "add" || !in_list;
-        was.push(old.filter(|_| replaces).into_iter().collect());
+        was.push(old.into_iter().collect());
     }
     Some(was)
-}
-
-fn is_in_list(object: &Value, path: &str) -> bool {
-    path.rsplit_once('/').is_some_and(|(parent, _)| object.pointer(parent).is_some_and(Value::is_array))
-}
-
-fn remove(object: &mut Value, path: &str) -> Option<Value> {
-    let (parent, key) = path.rsplit_once('/')?;
-    match object.pointer_mut(parent)? {
-        Value::Object(map) => map.remove(&unescaped(key)),
-        Value::Array(list) => {
-            let index = key.parse::<usize>().ok().filter(|index| *index < list.len())?;
-            Some(list.remove(index))
-        }
-        _ => None,
-    }
-}
-
-fn insert(object: &mut Value, path: &str, value: Value) -> Option<()> {
-    let Some((parent, key)) = path.rsplit_once('/') else {
-        *object = value;
-        return Some(());
-    };
-    match object.pointer_mut(parent)? {
-        Value::Object(map) => drop(map.insert(unescaped(key), value)),
-        Value::Array(list) if key == "-" => list.push(value),
-        Value::Array(list) => {
-            let index = key.parse::<usize>().ok().filter(|index| *index <= list.len())?;
-            list.insert(index, value);
-        }
-        _ => return None,
-    }
-    Some(())
-}
-
-fn unescaped(token: &str) -> String {
-    token.replace("~1", "/").replace("~0", "~")
 }
 
 /// A JSON Pointer as people write it: `/spec/containers/0/image` is `spec.containers[0].image`.
@@ -184,9 +160,9 @@ mod tests {
         let values = json!([[2], [], ["a"], ["b"], [1], [null], []]);
         assert_eq!(serde_json::to_value(&was).unwrap(), values);
         let edits = edits(patch.as_bytes(), Some(&was)).unwrap();
-        assert_eq!(edits[0].old, Known::Value(json!(2)));
+        assert_eq!(edits[0].old, Raw::of_json("2".into()).into());
         assert_eq!(edits[1].old, Known::Nothing);
-        assert_eq!(edits[3].new, None);
+        assert_eq!(edits[3].new, Known::Nothing);
     }
 
     #[test]

@@ -2,26 +2,24 @@
 //!
 //! The one place that knows how such a line looks. A [`Brief`] is what it tells, whether it comes from a [`Record`] or was
 //! read back from a receiver; a [`Detail`] is what more is known. A line never wraps: where there is no room the actor
-//! goes first, then the classes, then the middle of the name, then the end of the values.
+//! goes first, then the classes, then as `shares.rs` says. What differs between two values goes last.
+
+mod shares;
 
 use anstyle::{AnsiColor, Style as Ansi};
 use jiff::{Timestamp, tz::TimeZone};
-use serde_json::Value;
 
 use super::{
-    diff::brief_within,
-    edit::{self, Edit, Known, pointed},
+    edit::{self, Edit, Known},
     span::{Span, cut_end, cut_middle, cut_spans, paint, shown, width, width_of},
 };
+use shares::{Edited, Shares};
+
 use crate::{Body, Change, Counts, Op, Origin, Record, What};
 
 /// Wide enough for `apps/deployments`, so that the names behind most streams stand in one column.
 const STREAM_WIDTH: usize = 16;
-/// A longer name of a stream is cut in the middle.
-const STREAM_AT_MOST: usize = 28;
-/// A name is not cut below this for the sake of the values behind it.
-const NAME_AT_LEAST: usize = 16;
-/// A value in a one-liner is to be recognised, not read.
+/// Where there is not room for everything, a value or an actor is to be recognised, not read.
 const VALUE_AT_MOST: usize = 32;
 
 /// Whether a line carries colours.
@@ -85,6 +83,8 @@ pub enum News<'a> {
     StreamRemoved(u64),
     /// What follows came before, from behind this place on.
     Replay(u64),
+    /// What follows are so many dead letters, given again.
+    Letters(u64),
 }
 
 /// The record in one line of at most `width` columns, without a line end.
@@ -100,6 +100,7 @@ pub fn line(record: &Record, style: Style, width: usize) -> String {
                 What::ResyncFinished { counts, .. } => News::ResyncFinished(*counts),
                 What::StreamRemoved { deleted } => News::StreamRemoved(*deleted),
                 What::Replay { from } => News::Replay(from.seq),
+                What::Letters { letters, .. } => News::Letters(*letters),
             };
             (news, Detail::default())
         }
@@ -134,7 +135,7 @@ fn change_detail(change: &Change) -> Detail {
 impl Detail {
     /// Edits of which only the paths are known.
     pub fn paths<'a>(paths: impl IntoIterator<Item = &'a String>) -> Vec<Edit> {
-        let edit = |path: &String| Edit { path: path.clone(), old: Known::Unknown, new: None };
+        let edit = |path: &String| Edit { path: path.clone(), old: Known::Unknown, new: Known::Unknown };
         paths.into_iter().map(edit).collect()
     }
 
@@ -155,8 +156,7 @@ fn rank(edit: &Edit) -> (usize, bool, usize) {
         Some("metadata") => 4,
         _ => 2,
     };
-    let is_large = |value: &Value| value.is_array() || value.is_object();
-    let large = edit.new.as_ref().is_some_and(is_large) || matches!(&edit.old, Known::Value(old) if is_large(old));
+    let large = [&edit.old, &edit.new].into_iter().any(|side| matches!(side, Known::Value(value) if value.is_large()));
     (class, large, tokens.count())
 }
 
@@ -173,25 +173,29 @@ impl Brief<'_> {
         if let Some((at, zone)) = &detail.at {
             line.push(Span::faint(format!("{} ", at.to_zoned(zone.clone()).strftime("%H:%M:%S"))));
         }
-        let stream = cut_middle(&shown(self.stream), STREAM_AT_MOST);
-        let padding = " ".repeat(STREAM_WIDTH.saturating_sub(width(&stream)) + 2);
-        line.push(Span::new(colour, format!("{sign} {stream}{padding}")));
-        let room = columns.saturating_sub(width_of(&line));
-        let (subject, said, remarks) = self.news.text(detail);
-        let subject = shown(&subject);
-        let wanted = width_of(&said) + width_of(&remarks);
-        // Versions are short and stay whole; values may be long, and then they share with the name.
-        let least = if detail.edits.is_empty() { 0 } else { NAME_AT_LEAST };
-        let name = cut_middle(&subject, room.saturating_sub(wanted).max(least).min(room));
+        let (subject, edit, mut remarks) = self.news.text(detail);
+        let (stream, subject) = (shown(self.stream), shown(&subject));
+        let padding = |stream: &str| " ".repeat(STREAM_WIDTH.saturating_sub(width(stream)) + 2);
+        let fixed = width_of(&line) + width(&format!("{sign} {}", padding(&stream)));
+        let mut shares = Shares::of(&stream, &subject, edit.as_ref());
+        if !shares.fit(columns.saturating_sub(fixed + width_of(&remarks))) {
+            // `(+3)` rather than half a value.
+            remarks.iter_mut().for_each(|remark| remark.text = remark.text.replace(" more)", ")"));
+            shares = Shares::of(&stream, &subject, edit.as_ref());
+            shares.fit(columns.saturating_sub(fixed + width_of(&remarks)));
+        }
+        let stream = cut_middle(&stream, shares.stream);
+        line.push(Span::new(colour, format!("{sign} {stream}{}", padding(&stream))));
         let name_style = if matches!(self.news, News::Change { .. }) { Ansi::new().bold() } else { colour };
-        let mut left = room.saturating_sub(width(&name));
-        line.push(Span::new(name_style, name));
-        let said = cut_spans(said, left.saturating_sub(width_of(&remarks)));
-        left = left.saturating_sub(width_of(&said) + width_of(&remarks));
-        line.extend(said);
+        line.push(Span::new(name_style, cut_middle(&subject, shares.name)));
+        line.extend(edit.map(|edit| edit.spans(&shares)).unwrap_or_default());
+        // On a terminal that is too narrow for the least of everything.
+        line = cut_spans(line, columns.saturating_sub(width_of(&remarks)));
         line.extend(remarks);
+        let mut left = columns.saturating_sub(width_of(&line));
         let classes = (!detail.classes.is_empty()).then(|| format!("  {}", shown(&detail.classes.join(","))));
-        let actor = detail.actor.as_ref().map(|actor| format!("  by {}", cut_end(&shown(actor), VALUE_AT_MOST)));
+        let actor = detail.actor.as_ref().map(|actor| format!("  by {}", shown(actor)));
+        let actor = actor.map(|actor| if width(&actor) <= left { actor } else { cut_end(&actor, VALUE_AT_MOST) });
         for (text, more) in [(classes, Ansi::new().dimmed()), (actor, Ansi::new().dimmed().italic())] {
             if let Some(text) = text.filter(|text| width(text) <= left) {
                 left -= width(&text);
@@ -205,25 +209,6 @@ impl Brief<'_> {
     }
 }
 
-/// `  spec.replicas 2 → 3`
-fn edited(edit: &Edit) -> Vec<Span> {
-    let value = |value: &Value| brief_within(value, VALUE_AT_MOST);
-    let old = |text: String| Span::new(AnsiColor::Red.on_default(), text);
-    let new = |text: String| Span::new(AnsiColor::Green.on_default(), text);
-    let path = shown(&pointed(&edit.path));
-    match (&edit.old, &edit.new) {
-        (Known::Value(was), Some(is)) => {
-            let known = [Span::plain(format!("  {path} ")), old(value(was)), Span::faint(" → "), new(value(is))];
-            known.to_vec()
-        }
-        (Known::Unknown, Some(is)) => vec![Span::plain(format!("  {path}")), Span::faint(" → "), new(value(is))],
-        (Known::Nothing, Some(is)) => vec![Span::plain("  "), new(format!("+{path} {}", value(is)))],
-        (Known::Value(was), None) => vec![Span::plain("  "), old(format!("-{path} {}", value(was)))],
-        // Removed, or only the path is known: either way there is nothing to say but where.
-        (_, None) => vec![Span::plain(format!("  {path}"))],
-    }
-}
-
 impl News<'_> {
     fn sign(&self) -> (char, Ansi) {
         let (sign, colour) = match self {
@@ -232,24 +217,28 @@ impl News<'_> {
             Self::Change { op: Op::Update, .. } => ('~', AnsiColor::Yellow),
             Self::Change { op: Op::Delete, .. } => ('-', AnsiColor::Red),
             Self::Gap(_) | Self::StreamRemoved(_) => return ('!', AnsiColor::Magenta.on_default().bold()),
-            Self::SnapshotStarted | Self::SnapshotFinished(_) | Self::ResyncFinished(_) | Self::Replay(_) => {
+            Self::SnapshotStarted
+            | Self::SnapshotFinished(_)
+            | Self::ResyncFinished(_)
+            | Self::Replay(_)
+            | Self::Letters(_) => {
                 return ('»', AnsiColor::Cyan.on_default().bold());
             }
         };
         (sign, colour.on_default())
     }
 
-    /// What it is about, what is said of it, and remarks that are never cut.
-    fn text(&self, detail: &Detail) -> (String, Vec<Span>, Vec<Span>) {
-        let said = |subject: &str, text: String| (subject.to_owned(), Vec::new(), vec![Span::faint(text)]);
+    /// What it is about, what was edited, and remarks that are never cut.
+    fn text(&self, detail: &Detail) -> (String, Option<Edited>, Vec<Span>) {
+        let said = |subject: &str, text: String| (subject.to_owned(), None, vec![Span::faint(text)]);
         match self {
             Self::Change { op, origin, namespace, name, version, previous } => {
                 let slash = if namespace.is_empty() { "" } else { "/" };
                 let mut remarks = Vec::new();
-                let mut edits = Vec::new();
+                let mut edited = None;
                 match (detail.foremost(), previous, op) {
                     (Some((edit, more)), _, Op::Update) => {
-                        edits = edited(edit);
+                        edited = Some(Edited::new(edit));
                         remarks.extend((more > 0).then(|| Span::faint(format!("  (+{more} more)"))));
                     }
                     (_, Some(previous), Op::Update) => {
@@ -260,7 +249,7 @@ impl News<'_> {
                 if *origin == Origin::List && *op != Op::Snapshot {
                     remarks.push(Span::faint("  (inferred)"));
                 }
-                (format!("{namespace}{slash}{name}"), edits, remarks)
+                (format!("{namespace}{slash}{name}"), edited, remarks)
             }
             Self::SnapshotStarted => said("snapshot started", String::new()),
             Self::SnapshotFinished(objects) => said("snapshot finished", format!(": {objects} objects")),
@@ -270,6 +259,7 @@ impl News<'_> {
             }
             Self::StreamRemoved(deleted) => said("stream removed", format!(": -{deleted}")),
             Self::Replay(seq) => said("replay", format!(": from {}", seq + 1)),
+            Self::Letters(letters) => said("replay", format!(": {letters} dead letters")),
         }
     }
 }

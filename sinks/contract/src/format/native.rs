@@ -5,25 +5,33 @@
 
 use jiff::Timestamp;
 
-use crate::{Body, Change, Control, Counts, From, Record, What};
-
-const NULL: &[u8] = b"null";
+use super::json::{Json, NULL};
+use crate::{Body, Change, Control, Counts, From, Record, Truncated, What};
 
 /// Appends the record to `out` as one JSON object, without a line end.
 pub fn native(record: &Record, out: &mut Vec<u8>) {
-    let mut json = Json { out };
-    json.open();
-    json.text("schema", "kubetide.change.v1");
-    json.text("id", &record.id.to_string());
-    json.object("log", |log| {
-        log.text("id", &record.log_id);
-        log.number("seq", record.seq);
+    Json::object_into(out, |json| {
+        json.text("schema", "kubetide.change.v1");
+        json.text("id", &record.id.to_string());
+        json.object("log", |log| {
+            log.text("id", &record.log_id);
+            log.number("seq", record.seq);
+        });
+        match &record.body {
+            Body::Change(change) => write_change(json, record, change),
+            Body::Control(control) => write_control(json, record, control),
+        }
     });
-    match &record.body {
-        Body::Change(change) => write_change(&mut json, record, change),
-        Body::Control(control) => write_control(&mut json, record, control),
-    }
-    json.close();
+}
+
+/// Appends a dead letter around a record that is in the native format already.
+pub(crate) fn letter(at: Timestamp, sink: &str, reason: &str, record: &[u8], out: &mut Vec<u8>) {
+    Json::object_into(out, |json| {
+        json.text("at", &utc(at));
+        json.text("sink", sink);
+        json.text("reason", reason);
+        json.raw("record", record);
+    });
 }
 
 fn write_change(json: &mut Json<'_>, record: &Record, change: &Change) {
@@ -49,9 +57,7 @@ fn write_change(json: &mut Json<'_>, record: &Record, change: &Change) {
     if let Some(snapshot) = change.snapshot {
         json.object("snapshot", |json| json.text("id", &snapshot.to_string()));
     }
-    if let Some(problem) = &change.problem {
-        json.text("problem", problem);
-    }
+    write_lack(json, change);
     match &change.difference {
         Some(difference) => json.object("change", |json| {
             json.texts("classes", difference.classes.iter().map(|class| class.as_str()));
@@ -94,6 +100,11 @@ fn write_control(json: &mut Json<'_>, record: &Record, control: &Control) {
             write_from(json, from);
         }
         What::Replay { from } => write_from(json, from),
+        What::Letters { from, letters } => {
+            json.optional("reason", control.what.reason());
+            write_from(json, from);
+            json.object("counts", |json| json.number("letters", letters));
+        }
         What::ResyncFinished { counts, position } => {
             json.optional("resource_version", position.as_deref());
             write_counts(json, counts);
@@ -129,76 +140,25 @@ fn write_cluster(json: &mut Json<'_>, record: &Record) {
     });
 }
 
-/// Writes the members of JSON objects, commas included.
-struct Json<'a> {
-    out: &'a mut Vec<u8>,
+/// Why there is no object, where there is none.
+pub(super) fn write_lack(json: &mut Json<'_>, change: &Change) {
+    if let Some(problem) = &change.problem {
+        json.text("problem", problem);
+    }
+    if let Some(Truncated { bytes, object_sha256 }) = &change.truncated {
+        json.object("truncated", |json| {
+            json.number("bytes", bytes);
+            json.optional("object_sha256", object_sha256.map(hex).as_deref());
+        });
+    }
 }
 
-impl Json<'_> {
-    fn open(&mut self) {
-        self.out.push(b'{');
-    }
-
-    fn close(&mut self) {
-        self.out.push(b'}');
-    }
-
-    fn name(&mut self, name: &str) {
-        if self.out.last() != Some(&b'{') {
-            self.out.push(b',');
-        }
-        self.quoted(name);
-        self.out.push(b':');
-    }
-
-    fn text(&mut self, name: &str, value: &str) {
-        self.name(name);
-        self.quoted(value);
-    }
-
-    fn optional(&mut self, name: &str, value: Option<&str>) {
-        match value {
-            Some(value) => self.text(name, value),
-            None => self.raw(name, NULL),
-        }
-    }
-
-    fn number(&mut self, name: &str, value: impl std::fmt::Display) {
-        self.raw(name, value.to_string().as_bytes());
-    }
-
-    fn raw(&mut self, name: &str, value: &[u8]) {
-        self.name(name);
-        self.out.extend_from_slice(value);
-    }
-
-    fn texts<'a>(&mut self, name: &str, values: impl Iterator<Item = &'a str>) {
-        self.name(name);
-        self.out.push(b'[');
-        for (index, value) in values.enumerate() {
-            if index > 0 {
-                self.out.push(b',');
-            }
-            self.quoted(value);
-        }
-        self.out.push(b']');
-    }
-
-    fn object(&mut self, name: &str, members: impl FnOnce(&mut Self)) {
-        self.name(name);
-        self.open();
-        members(self);
-        self.close();
-    }
-
-    fn quoted(&mut self, text: &str) {
-        // A string into memory: neither serializing nor writing can fail.
-        let _ = serde_json::to_writer(&mut *self.out, text);
-    }
+fn hex(bytes: [u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// RFC 3339 in UTC, always with six decimals.
-fn utc(at: Timestamp) -> String {
+pub(super) fn utc(at: Timestamp) -> String {
     format!("{at:.6}")
 }
 

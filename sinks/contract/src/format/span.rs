@@ -112,6 +112,25 @@ pub fn cut_middle(text: &str, room: usize) -> String {
     format!("{head}…{}", &text[from..])
 }
 
+/// The text in at most `room` columns: of its first `common` characters, which another text has too, goes what has to; then
+/// its end.
+pub(super) fn cut_to_difference(text: &str, common: usize, room: usize) -> String {
+    if width(text) <= room {
+        return text.to_owned();
+    }
+    // With the mark that stands for it.
+    let over = width(text) + 1 - room;
+    let (mut gone, mut from) = (0, 0);
+    for c in text.chars().take(common) {
+        if gone >= over {
+            break;
+        }
+        gone += columns(c);
+        from += c.len_utf8();
+    }
+    if from == 0 { cut_end(text, room) } else { cut_end(&format!("…{}", &text[from..]), room) }
+}
+
 fn beginning(text: &str, room: usize) -> &str {
     let mut wide = 0;
     let end = text.char_indices().find(|(_, c)| {

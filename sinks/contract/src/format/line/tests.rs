@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
+use crate::format::raw::Raw;
 
 fn change(op: Op, origin: Origin, name: &str) -> Brief<'_> {
     let news = News::Change { op, origin, namespace: "default", name, version: "9", previous: Some("7") };
@@ -46,13 +47,14 @@ fn update(detail: Detail, columns: usize) -> String {
 
 fn detail() -> Detail {
     let edit = |path: &str, old, new| Edit { path: path.into(), old, new };
+    let known = |value: Value| Known::from(Raw::of_json(value.to_string()));
     Detail {
         at: Some((Timestamp::UNIX_EPOCH, TimeZone::UTC)),
         edits: vec![
-            edit("/metadata/labels/a", Known::Nothing, Some(json!("b"))),
-            edit("/status/replicas", Known::Value(json!(2)), Some(json!(3))),
-            edit("/spec/template/spec/nodeName", Known::Unknown, Some(json!("n"))),
-            edit("/spec/replicas", Known::Value(json!(2)), Some(json!(3))),
+            edit("/metadata/labels/a", Known::Nothing, known(json!("b"))),
+            edit("/status/replicas", known(json!(2)), known(json!(3))),
+            edit("/spec/template/spec/nodeName", Known::Unknown, known(json!("n"))),
+            edit("/spec/replicas", known(json!(2)), known(json!(3))),
         ],
         classes: vec!["spec".into(), "status".into()],
         actor: Some("kubectl-edit".into()),
@@ -99,4 +101,73 @@ fn a_record_with_its_state_before_tells_old_values() {
     change.patch = Some(r#"[{"op":"replace","path":"/spec/replicas","value":3}]"#.into());
     change.before = Some(r#"{"spec":{"replicas":2}}"#.into());
     assert_eq!(line(&record, Style::Plain, 80), "~ core/pods         default/pod-1  spec.replicas 2 → 3");
+}
+
+/// `registry.example.com/shop/frontend:v1.2.3 → …:v1.2.4`, the commonest change of all.
+fn new_tag(edits: usize) -> Detail {
+    let image = |tag: &str| Raw::of_text(&format!("registry.example.com/shop/frontend:{tag}")).into();
+    let path = "/spec/template/spec/containers/0/image".to_owned();
+    let edit = Edit { path, old: image("v1.2.3"), new: image("v1.2.4") };
+    Detail { edits: vec![edit; edits], ..detail() }
+}
+
+#[test]
+fn what_differs_between_two_values_is_seen_in_80_columns() {
+    let told = |stream, name, edits, columns| {
+        let news = News::Change {
+            op: Op::Update,
+            origin: Origin::Watch,
+            namespace: "default",
+            name,
+            version: "9",
+            previous: None,
+        };
+        Brief { stream, news }.line_with(&new_tag(edits), Style::Plain, columns)
+    };
+    for (stream, name) in [
+        ("apps/deployments", "frontend"),
+        ("apps/deployments", "a-deployment-with-a-long-name"),
+        ("apps/deployments@production", "frontend"),
+    ] {
+        for edits in [1, 4] {
+            let line = told(stream, name, edits, 80);
+            assert!(line.contains("1.2.3 → ") && line.contains("1.2.4"), "{line}");
+            assert!(width(&line) <= 80 && line.contains("image"), "{line}");
+        }
+    }
+    let line = told("apps/deployments", "frontend", 1, 80);
+    assert_eq!(line, "00:00:00 ~ apps/deployments  default/frontend  spe….image …d:v1.2.3 → …d:v1.2.4");
+    let line = told("apps/deployments", "frontend", 1, 120);
+    assert!(
+        line.contains("/frontend:v1.2.3 → ") && line.contains("/frontend:v1.2.4"),
+        "what there is room for: {line}"
+    );
+}
+
+#[test]
+fn nothing_is_cut_where_there_is_room_for_it() {
+    let long = "x".repeat(90);
+    let stream = "configurations.serving.knative.dev/configurations@production";
+    let edit = Edit { path: "/spec/a".into(), old: Known::Nothing, new: Raw::of_text(&long).into() };
+    let detail = Detail { edits: vec![edit], actor: Some(long.clone()), ..detail() };
+    let news = News::Change {
+        op: Op::Update,
+        origin: Origin::Watch,
+        namespace: "",
+        name: &long,
+        version: "9",
+        previous: None,
+    };
+    let line = Brief { stream, news }.line_with(&detail, Style::Plain, usize::MAX);
+    assert_eq!(line, format!("00:00:00 ~ {stream}  {long}  +spec.a {long}  spec,status  by {long}"));
+}
+
+#[test]
+fn lines_of_long_values_are_never_wider_than_asked_for() {
+    for columns in 0..200 {
+        for edits in [1, 4] {
+            let line = update(new_tag(edits), columns);
+            assert!(width(&line) <= columns, "{columns}: {line}");
+        }
+    }
 }
