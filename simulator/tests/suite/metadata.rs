@@ -108,11 +108,11 @@ async fn a_streaming_list_and_the_watch_after_it_give_metadata() {
         let path = format!("{}/a", subject.path(&resource));
         let patch = json!({"metadata": {"annotations": {"seen": "yes"}}});
         let changed = subject.expect(200, "PATCH", &path, Some(patch)).await;
-        let event = watch.next().await.unwrap();
+        let event = watch.telling().await;
         assert_eq!((&event["type"], version_of(&event["object"])), (&"MODIFIED".into(), version_of(&changed)));
         is_metadata(&event["object"]);
         subject.delete(&resource, "a").await;
-        let event = watch.next().await.unwrap();
+        let event = watch.telling().await;
         assert_eq!(event["type"], "DELETED");
         is_metadata(&event["object"]);
     }

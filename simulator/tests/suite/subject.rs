@@ -251,9 +251,20 @@ impl Watch {
         Some(serde_json::from_slice(&self.line().await?).unwrap())
     }
 
-    /// The next event: its type, its object's name and its version.
+    /// The next event that tells something: a server may send a bookmark at any time, the first two seconds after the watch began.
+    pub async fn telling(&mut self) -> Value {
+        loop {
+            let event = self.next().await.expect("the watch ended");
+            let ends_initial_events = &event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true";
+            if event["type"] != "BOOKMARK" || ends_initial_events {
+                return event;
+            }
+        }
+    }
+
+    /// The next event that tells something: its type, its object's name and its version.
     pub async fn brief(&mut self) -> (String, String, String) {
-        let event = self.next().await.expect("the watch ended");
+        let event = self.telling().await;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &event["object"]["metadata"];
         (text(&event["type"]), text(&metadata["name"]), text(&metadata["resourceVersion"]))
