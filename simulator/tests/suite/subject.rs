@@ -255,7 +255,8 @@ impl Watch {
     pub async fn telling(&mut self) -> Value {
         loop {
             let event = self.next().await.expect("the watch ended");
-            let ends_initial_events = &event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true";
+            let ends_initial_events =
+                &event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true";
             if event["type"] != "BOOKMARK" || ends_initial_events {
                 return event;
             }

@@ -39,6 +39,13 @@ const OLD: Duration = Duration::from_secs(45);
 /// How long one call of librdkafka may take before it is looked whether the brokers let us in at all.
 const SLICE: Duration = Duration::from_secs(1);
 
+/// So many records are handed over before the cursor: the partitions of a transaction are told to the broker one lot after the other, and
+/// the first lot is to have as many as possible, with the cursor's among them.
+const BEFORE_CURSOR: usize = 16;
+
+/// So long acknowledgements are waited for that we know of to be let go.
+const LETS_GO: Duration = Duration::from_millis(100);
+
 /// What is known of the cursor in Kafka.
 #[derive(Default)]
 pub(crate) struct Ledger {
@@ -179,7 +186,8 @@ impl KafkaSink {
         let mut flight = Flight::new(batch.id, self.careful, self.largest);
         connection.feedback.begin(batch.records.len() + 1);
         let sent = async {
-            flight.hand_over(connection, writing, &self.catalog, &batch.records).await?;
+            let first = &batch.records[..batch.records.len().min(BEFORE_CURSOR)];
+            flight.hand_over(connection, writing, &self.catalog, first).await?;
             if let Some(cursor) = cursor {
                 let key = transactional_id(&self.terms);
                 let message = Outgoing {
@@ -192,13 +200,14 @@ impl KafkaSink {
                 let to = Address { topic: &self.config.cursor_topic, partition: Some(cursor::PARTITION) };
                 send(connection, to, batch.records.len(), &message, Some(cursor)).await?;
             }
+            flight.hand_over(connection, writing, &self.catalog, &batch.records).await?;
             connection.settled().await.map_err(Halt::from)
         };
         if let Err(halt) = sent.await {
             return Err(self.fall(halt, flight.alone).await);
         }
         self.ledger.tried = cursor.cloned();
-        self.call("commit a transaction", |producer| producer.commit_transaction(PATIENCE)).await?;
+        self.call("commit a transaction", commit).await?;
         self.ledger.open = None;
         if cursor.is_some() {
             self.ledger.committed = Some(cursor.cloned());
@@ -305,6 +314,18 @@ impl KafkaSink {
         self.ledger.lost = Some(message.clone());
         SinkError::fatal(message)
     }
+}
+
+/// Commits what is acknowledged. Blocks.
+///
+/// rdkafka looks first whether anything is outstanding, and if so waits for 100 ms before it looks again. The last acknowledgements count
+/// as outstanding until the thread that has told us of them lets them go, which takes it some microseconds.
+fn commit(producer: &Producer) -> KafkaResult<()> {
+    let since = Instant::now();
+    while producer.in_flight_count() > 0 && since.elapsed() < LETS_GO {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    producer.commit_transaction(PATIENCE)
 }
 
 /// Nothing of a transaction that is not committed is durable: what is refused behind the first record asks for smaller batches.

@@ -15,7 +15,7 @@ use crate::{
     at_least_once::fits,
     config::RECORDS_AT_ONCE,
     connection::Connection,
-    message::{Making, Outgoing, WRITER},
+    message::{Making, WRITER},
     verdict::{Answer, Refusal},
 };
 
@@ -82,25 +82,6 @@ impl Fence {
         cursor: &Bytes,
         max_message: usize,
     ) -> Result<(), SinkError> {
-        let messages = prepare(making, batch, max_message)?;
-        let outcome = self.commit_prepared(connection, making, batch, messages, cursor).await;
-        outcome.map_err(|error| match (error.decision, batch.records.len()) {
-            // The server says this of a batch without saying of which record.
-            (Decision::Oversize | Decision::Poison, 2..) => SinkError::new(Decision::Split, error.message),
-            (Decision::Split, 1) => SinkError::new(Decision::Oversize, error.message),
-            (Decision::Oversize | Decision::Poison | Decision::Split, 0) => SinkError::hold(error.message),
-            _ => error,
-        })
-    }
-
-    async fn commit_prepared(
-        &mut self,
-        connection: &mut Connection,
-        making: &Making,
-        batch: &Batch,
-        messages: Vec<Outgoing>,
-        cursor: &Bytes,
-    ) -> Result<(), SinkError> {
         if self.known.is_none() {
             // Delivery asks for the cursor before it delivers; without that nobody is fenced off yet.
             self.restore(connection, making).await?;
@@ -108,8 +89,7 @@ impl Fence {
         if self.in_doubt && matches!(self.resolve(connection, making, cursor).await?, Found::Committed) {
             return Ok(());
         }
-        self.in_doubt = true;
-        let (first, commit) = self.send(connection, making, messages, cursor).await?;
+        let (first, commit) = self.send(connection, making, batch, cursor, max_message).await?;
         let what = format!("commit a batch of {} records with {}", batch.records.len(), making.subjects.cursor());
         match verdict_of(connection, first, commit, &what).await? {
             Answer::Stored { sequence } => {
@@ -123,35 +103,55 @@ impl Fence {
             other => {
                 // The server has told that nothing is stored.
                 self.in_doubt = !matches!(other, Answer::Refused(_) | Answer::NoStream);
-                Err(refused(other, &what))
+                let error = refused(other, &what);
+                Err(match (error.decision, batch.records.len()) {
+                    // The server says this of a batch without saying of which record.
+                    (Decision::Oversize | Decision::Poison, 2..) => SinkError::new(Decision::Split, error.message),
+                    (Decision::Split, 1) => SinkError::new(Decision::Oversize, error.message),
+                    (Decision::Oversize | Decision::Poison | Decision::Split, 0) => SinkError::hold(error.message),
+                    _ => error,
+                })
             }
         }
     }
 
-    /// Sends the batch, and returns the numbers of its first and its last message: those are answered.
+    /// Sends the batch, and returns the numbers of its first and its last message: those are answered. The server has a message while the
+    /// next one is made; of a record that cannot be sent it hears nothing more, and forgets the batch.
     async fn send(
         &mut self,
         connection: &mut Connection,
         making: &Making,
-        messages: Vec<Outgoing>,
+        batch: &Batch,
         cursor: &Bytes,
+        max_message: usize,
     ) -> Result<(Option<u64>, u64), SinkError> {
+        if batch.records.len() > RECORDS_AT_ONCE {
+            let problem = format!("a batch of {}, allowed at once: {RECORDS_AT_ONCE}", batch.records.len());
+            return Err(SinkError::new(Decision::Split, problem));
+        }
         self.batches += 1;
         let id = format!("{}-{}", self.writer, self.batches);
         let mut first = None;
         let mut sequence = 0_u64;
-        for mut message in messages {
+        for (index, record) in batch.records.iter().enumerate() {
+            let Some(mut message) = making.message(record, false) else { continue };
             sequence += 1;
             message.headers.extend(part(&id, sequence));
-            if sequence == 1 {
-                first = Some(connection.publish(&mut message).await?);
-            } else {
-                connection.publish_unanswered(&mut message).await?;
-            }
+            let sent = match fits(&message, max_message) {
+                Ok(()) if sequence == 1 => connection.publish(&mut message).await.map(|number| first = Some(number)),
+                Ok(()) => connection.publish_unanswered(&mut message).await,
+                Err(too_large) => Err(too_large),
+            };
+            sent.map_err(|error| match error.decision {
+                // All or nothing: what is before the record cannot be durable without it, so it must come to be the first.
+                Decision::Oversize | Decision::Poison if index > 0 => SinkError::new(Decision::Split, error.message),
+                _ => error,
+            })?;
         }
         let mut last = making.cursor(cursor, &self.writer, self.known.unwrap_or_default());
         last.headers.extend(part(&id, sequence + 1));
         last.headers.push(("Nats-Batch-Commit", "1".into()));
+        self.in_doubt = true;
         Ok((first, connection.publish(&mut last).await?))
     }
 
@@ -184,32 +184,6 @@ impl Fence {
             false => format!("another process has the identity of this sink: it has written to {subject}"),
         }))
     }
-}
-
-/// The messages of the batch, if they can be one atomic batch.
-fn prepare(making: &Making, batch: &Batch, max_message: usize) -> Result<Vec<Outgoing>, SinkError> {
-    let mut messages = Vec::with_capacity(batch.records.len());
-    for (index, record) in batch.records.iter().enumerate() {
-        let Some(message) = making.message(record, false) else { continue };
-        // All or nothing: what is before the record cannot be durable without it, so it must come to be the first.
-        let first_alone = |error: SinkError| match index {
-            0 => error,
-            _ => SinkError::new(Decision::Split, error.message),
-        };
-        // What is added for the batch has nearly the same size in every message.
-        const PART: usize = 128;
-        fits(&message, max_message.saturating_sub(PART)).map_err(first_alone)?;
-        if let Err(header) = message.headers() {
-            let problem = format!("the header {header} for {} cannot hold its value", message.subject);
-            return Err(first_alone(SinkError::new(Decision::Poison, problem)));
-        }
-        messages.push(message);
-    }
-    if messages.len() > RECORDS_AT_ONCE {
-        let problem = format!("a batch of {}, allowed at once: {RECORDS_AT_ONCE}", messages.len());
-        return Err(SinkError::new(Decision::Split, problem));
-    }
-    Ok(messages)
 }
 
 fn part(id: &str, sequence: u64) -> [(&'static str, String); 2] {
