@@ -228,7 +228,10 @@ impl Received {
         let newest = self.newest.entry(change.uid.clone()).or_default();
         assert!(version >= *newest, "{} went back from {newest} to {version}", change.name);
         *newest = version;
-        if let Some(snapshot) = &mut self.snapshot {
+        // A delete shows nothing: it may be of an object of that name which the receiver has never seen.
+        if let Some(snapshot) = &mut self.snapshot
+            && change.op != Op::Delete
+        {
             snapshot.insert(change.name.clone());
         }
         match change.op {
@@ -1073,6 +1076,22 @@ async fn play(moves: Vec<Move>) {
     }
     let play = play.settle().await;
     play.delivery.unwrap().drained().await;
+}
+
+/// The one delete that is left to tell is of an object that the receiver has never seen; what it has of that name goes with the snapshot.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_made_again_and_deleted_again_while_the_sink_was_away_is_gone() {
+    play(vec![
+        Move::Write(8),
+        Move::Settle,
+        Move::Detach,
+        Move::Delete(8),
+        Move::Write(8),
+        Move::Detach,
+        Move::Delete(8),
+        Move::Outgrow,
+    ])
+    .await;
 }
 
 proptest! {
