@@ -85,6 +85,18 @@ impl Sink for Keeper {
     }
 }
 
+/// A receiver that takes one batch, while the process is asked to stop.
+struct Last(CancellationToken);
+
+#[async_trait]
+impl Sink for Last {
+    async fn deliver(&mut self, _: &Batch, _: Option<&Bytes>) -> Result<(), SinkError> {
+        assert!(!self.0.is_cancelled(), "one batch, and no more");
+        self.0.cancel();
+        Ok(())
+    }
+}
+
 fn stream(resource: &str) -> Arc<Stream> {
     Arc::new(sample::stream(resource, "Any"))
 }
@@ -279,6 +291,22 @@ async fn a_drain_delivers_what_is_there_and_gives_up_on_a_receiver_that_rejects(
     let delivery = Delivery::start(&log, 10, &[], &[Answer::Take]);
     assert_eq!(seqs(&delivery.drained().await), [1, 2, 3, 4, 5]);
     assert_eq!(attach(&log).cursor().acknowledged, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_leaves_no_batch_under_way_that_was_not_sent() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = open(directory.path());
+    append(&log, &stream("pods"), 1..=35).await;
+    for exactly_once in [false, true] {
+        let drain = CancellationToken::new();
+        let mut pump = pump(&log, Box::new(Last(drain.clone())), 10, &drain);
+        pump.policy.exactly_once = exactly_once;
+        pump.run().await.unwrap();
+        let cursor = durable_cursor(directory.path(), log.log_id());
+        let batches = if exactly_once { 2 } else { 1 };
+        assert_eq!((cursor.acknowledged, cursor.in_flight), (batches * 10, None));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

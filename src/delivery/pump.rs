@@ -231,11 +231,20 @@ impl Pump {
                 }
             }
             if cut == Cut::Stop || self.drain.is_cancelled() {
+                self.withdraw()?;
                 return Ok(Course::Stop);
             }
             if self.policy.letters.is_ordered() {
                 return Ok(Course::On);
             }
+        }
+    }
+
+    /// What was noted ahead will not be sent any more: whoever comes next need not take it for a batch that may be there already.
+    fn withdraw(&mut self) -> Result<(), DeliveryError> {
+        match self.cursor.cursor().in_flight {
+            Some(_) => self.write_cursor(|file| file.change(|cursor| cursor.in_flight = None)),
+            None => Ok(()),
         }
     }
 
