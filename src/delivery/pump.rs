@@ -231,7 +231,9 @@ impl Pump {
                 }
             }
             if cut == Cut::Stop || self.drain.is_cancelled() {
-                self.withdraw()?;
+                if ahead.is_some() {
+                    self.withdraw()?;
+                }
                 return Ok(Course::Stop);
             }
             if self.policy.letters.is_ordered() {
@@ -240,12 +242,9 @@ impl Pump {
         }
     }
 
-    /// What was noted ahead will not be sent any more: whoever comes next need not take it for a batch that may be there already.
+    /// What was cut ahead and noted will not be sent any more: whoever comes next need not take it for a batch that may be there already.
     fn withdraw(&mut self) -> Result<(), DeliveryError> {
-        match self.cursor.cursor().in_flight {
-            Some(_) => self.write_cursor(|file| file.change(|cursor| cursor.in_flight = None)),
-            None => Ok(()),
-        }
+        self.write_cursor(|file| file.change(|cursor| cursor.in_flight = None))
     }
 
     /// Reads the log into the batch until there is a reason to cut.
